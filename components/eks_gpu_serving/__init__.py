@@ -1,0 +1,1 @@
+"""A GPU serving stack on EKS as Pulumi components."""

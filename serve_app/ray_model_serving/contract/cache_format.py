@@ -1,0 +1,124 @@
+"""The node cache directory: a published format, since two versions of the library may share a node.
+
+``<root>/snapshots/<snapshot-id>/`` is immutable and holds the model files and ``snapshot.json``. The id hashes the
+canonical manifest: sorted relative paths with size and checksum (ETag and version where there is no checksum), not the
+bucket, so that a copied bucket hits. ``<root>/staging/`` holds work in progress, ``<root>/locks/`` one lock a snapshot.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from ray_model_serving.contract.errors import ModelServingError
+
+FORMAT_VERSION = 1
+RECORD_NAME = "snapshot.json"
+DIRECTORY_MODE = 0o775
+FILE_MODE = 0o444
+_ID_LENGTH = 32
+
+
+class UnreadableRecordError(ModelServingError):
+    """A ``snapshot.json`` that this version of the library can't read."""
+
+    kind = "unreadable_record"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileEntry:
+    """One file of a model. ``path`` is relative to the model; ``checksum`` is base64 as the store sends it."""
+
+    path: str
+    key: str
+    size_bytes: int
+    etag: str
+    version_id: str | None = None
+    checksum: str | None = None
+    checksum_type: str | None = None
+    """Algorithm and scope, such as ``CRC64NVME/FULL_OBJECT``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """What a snapshot consists of, as resolved from the store; ``files`` are sorted by path."""
+
+    source: str
+    files: tuple[FileEntry, ...]
+
+    @property
+    def snapshot_id(self) -> str:
+        return snapshot_id(self.files)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(entry.size_bytes for entry in self.files)
+
+    def to_json(self) -> str:
+        """The text of ``snapshot.json``."""
+        document = {
+            "format_version": FORMAT_VERSION,
+            "snapshot_id": self.snapshot_id,
+            "source": self.source,
+            "files": [asdict(entry) for entry in self.files],
+        }
+        return json.dumps(document, indent=2, sort_keys=True) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> "Manifest":
+        """Read ``snapshot.json``. Raises :class:`UnreadableRecordError` for any other text or format version."""
+        try:
+            document = cast("Mapping[str, Any]", json.loads(text))
+            version = document["format_version"]
+            if version != FORMAT_VERSION:
+                raise UnreadableRecordError(
+                    f"snapshot record has format version {version}, this library reads {FORMAT_VERSION}"
+                )
+            manifest = cls(source=document["source"], files=tuple(FileEntry(**entry) for entry in document["files"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise UnreadableRecordError(f"snapshot record is not readable: {error!r}") from error
+        if document.get("snapshot_id") != manifest.snapshot_id:
+            raise UnreadableRecordError("snapshot record names another snapshot than its files make")
+        return manifest
+
+
+def snapshot_id(files: Iterable[FileEntry]) -> str:
+    """The identity of a set of files: the same content has the same id in every bucket."""
+    lines = [
+        [entry.path, entry.size_bytes, entry.checksum_type, entry.checksum]
+        if entry.checksum
+        else [entry.path, entry.size_bytes, entry.etag, entry.version_id]
+        for entry in sorted(files, key=lambda entry: entry.path)
+    ]
+    canonical = json.dumps(lines, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(canonical.encode()).hexdigest()[:_ID_LENGTH]
+
+
+@dataclass(frozen=True)
+class CacheLayout:
+    """Where things lie under one cache root."""
+
+    root: Path
+
+    @property
+    def snapshots(self) -> Path:
+        return self.root / "snapshots"
+
+    @property
+    def staging(self) -> Path:
+        return self.root / "staging"
+
+    @property
+    def locks(self) -> Path:
+        return self.root / "locks"
+
+    def snapshot(self, identity: str) -> Path:
+        return self.snapshots / identity
+
+    def record(self, identity: str) -> Path:
+        return self.snapshot(identity) / RECORD_NAME
+
+    def lock(self, identity: str) -> Path:
+        return self.locks / identity

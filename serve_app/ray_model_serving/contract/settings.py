@@ -1,0 +1,221 @@
+"""ServingSettings: what the infrastructure renders into the Serve application's arguments and the builder parses.
+
+Times are seconds (``_s``), sizes bytes (``_bytes``). Unknown keys, wrong types and out-of-range values are refused, all
+at once.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import ClassVar
+
+from ray_model_serving.contract.problems import Problems
+from ray_model_serving.contract.reading import read, setting, to_mapping
+from ray_model_serving.contract.uris import BadUriError, parse_model_uri
+
+NAME_PATTERN = r"[a-z]([a-z0-9-]{0,30}[a-z0-9])?"
+_DEFAULT_EXCLUDE = ("*.bin", "*.pt", "*.pth", "*.onnx", "*.h5", "*.msgpack", "*.ot", "*.md", ".git*")
+
+
+class LoadMode(str, Enum):
+    """``lazy``: ready at once, the first request loads. ``background``: ready when loaded and warm."""
+
+    LAZY = "lazy"
+    BACKGROUND = "background"
+
+
+class Device(str, Enum):
+    """Where the weights live."""
+
+    CUDA = "cuda"
+    CPU = "cpu"
+
+
+class Dtype(str, Enum):
+    """``auto`` keeps the file's own type, so that replicas share the mapped file."""
+
+    AUTO = "auto"
+    FLOAT32 = "float32"
+    FLOAT16 = "float16"
+    BFLOAT16 = "bfloat16"
+
+
+class CacheMedium(str, Enum):
+    """What the node cache lies on. ``directory`` makes no claim and is for existing clusters and one machine."""
+
+    INSTANCE_STORE = "instance_store"
+    EBS = "ebs"
+    DIRECTORY = "directory"
+
+
+def uri_problem(text: str) -> str | None:
+    """What is wrong with a model URI, or None."""
+    try:
+        parse_model_uri(text)
+    except BadUriError as error:
+        return f"{error.rule}; {error.hint}"
+    return None
+
+
+# Names that Ray Serve had or has elsewhere; left alone they would be ignored without a word (Ray 2.60's schemas).
+_RAY_NAMES: Mapping[str, str] = {
+    "max_concurrent_queries": "renamed: write limits.max_ongoing_requests",
+    "max_ongoing_requests": "write limits.max_ongoing_requests (it belongs one level up from autoscaling)",
+    "max_queued_requests": "write limits.max_queued_requests",
+    "autoscaling_config": "write autoscaling, with min_replicas and max_replicas on the model",
+    "target_num_ongoing_requests_per_replica": "renamed: write autoscaling.target_ongoing_requests",
+    "target_ongoing_requests": "write autoscaling.target_ongoing_requests",
+    "num_replicas": "write min_replicas and max_replicas",
+    "ray_actor_options": "write num_cpus and num_gpus; memory is computed",
+    "memory": "not set by hand: it is computed from host_peak and limits, as whole bytes",
+    "object_store_memory": "not an actor option in Ray Serve; the plan sets the object store",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """Bounds of one replica. Nothing in it may be unbounded."""
+
+    RENAMED: ClassVar[Mapping[str, str]] = {
+        "max_concurrent_queries": "renamed: write max_ongoing_requests",
+        "target_ongoing_requests": "write it under autoscaling",
+    }
+
+    max_ongoing_requests: int = setting(8, doc="requests that one replica works on at once", minimum=1, maximum=1024)
+    max_queued_requests: int = setting(16, doc="requests that wait per proxy; over it 503", minimum=0, maximum=10_000)
+    max_batch_size: int = setting(8, doc="requests in one forward pass", minimum=1, maximum=1024)
+    batch_wait_s: float = setting(0.01, doc="how long a batch waits to fill", minimum=0, maximum=5)
+    request_deadline_s: float = setting(30.0, doc="a request older than this is dropped", above=0, maximum=3600)
+    max_body_bytes: int = setting(8 * 1024**2, doc="largest request body", minimum=1, maximum=1024**3)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Autoscaling:
+    """How Serve moves between min_replicas and max_replicas (Ray Serve 2.60's own terms)."""
+
+    RENAMED: ClassVar[Mapping[str, str]] = {
+        **_RAY_NAMES,
+        "target_num_ongoing_requests_per_replica": "renamed: write target_ongoing_requests",
+        "smoothing_factor": "deprecated in Ray Serve; the step is bounded by the application",
+        "upscale_smoothing_factor": "deprecated in Ray Serve; the step is bounded by the application",
+        "upscaling_factor": "not offered: a factor above 1 turns a burst into a start storm",
+        "metrics_interval_s": "deprecated in Ray Serve; left at its default",
+        "min_replicas": "write it on the model",
+        "max_replicas": "write it on the model",
+    }
+
+    target_ongoing_requests: float = setting(
+        2.0, doc="ongoing requests per replica to aim for", minimum=1, maximum=1024
+    )
+    look_back_period_s: float = setting(30.0, doc="window of the average", minimum=1, maximum=3600)
+    upscale_delay_s: float = setting(
+        30.0, doc="how long a need lasts before replicas are added", minimum=1, maximum=3600
+    )
+    downscale_delay_s: float = setting(
+        600.0, doc="how long a surplus lasts before replicas go", minimum=60, maximum=86_400
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSettings:
+    """One model of an application."""
+
+    RENAMED: ClassVar[Mapping[str, str]] = _RAY_NAMES
+
+    name: str = setting(doc="unique name; also the deployment's", pattern=NAME_PATTERN)
+    route: str = setting(doc="path prefix of its requests, such as /embed", pattern=r"/[A-Za-z0-9/_.-]*")
+    model_class: str = setting(
+        doc="import path of the model class, module:Class", pattern=r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"
+    )
+    uri: str = setting(doc="s3://bucket/prefix/ or file:///directory/", check=uri_problem)
+    snapshot_id: str | None = setting(None, doc="pins the model's content", pattern=r"[0-9a-f]{32}")
+    include: tuple[str, ...] = setting(("*",), doc="file patterns to fetch", min_items=1)
+    exclude: tuple[str, ...] = setting(_DEFAULT_EXCLUDE, doc="file patterns to leave out")
+    dtype: Dtype = setting(Dtype.AUTO, doc="type of the weights on the device")
+    device: Device = setting(Device.CUDA, doc="where the weights live")
+    load_mode: LoadMode = setting(LoadMode.BACKGROUND, doc="when the model is loaded")
+    weights_bytes: int = setting(doc="bytes of the model's files", minimum=1)
+    host_peak_bytes: int = setting(doc="anonymous host memory at the peak of a load", minimum=0)
+    gpu_bytes: int = setting(0, doc="device memory of weights and activations; 0 on cpu", minimum=0)
+    request_bytes: int = setting(16 * 1024**2, doc="host memory of one ongoing request", minimum=0)
+    num_cpus: float = setting(1.0, doc="CPUs of one replica", above=0, maximum=512)
+    num_gpus: float = setting(0.0, doc="GPUs of one replica; a fraction shares one GPU", minimum=0, maximum=16)
+    min_replicas: int = setting(1, doc="replicas at rest", minimum=0, maximum=1000)
+    max_replicas: int = setting(1, doc="most replicas", minimum=1, maximum=1000)
+    limits: Limits = setting(Limits, doc="bounds of one replica")
+    autoscaling: Autoscaling = setting(Autoscaling, doc="how Serve moves between the replica bounds")
+
+    def check(self, path: str, problems: Problems) -> None:
+        check_replicas(self.min_replicas, self.max_replicas, path, problems)
+        check_device(self.device, self.num_gpus, path, problems)
+        check_autoscaling(self.autoscaling, self.limits, path, problems)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServingSettings:
+    """One Serve application: its models and how the node's cache is used."""
+
+    models: tuple[ModelSettings, ...] = setting(doc="the models of the application", min_items=1)
+    cache_root: str = setting(doc="absolute path of the node cache in the container", pattern=r"/.+")
+    cache_budget_bytes: int = setting(doc="most bytes that the cache may hold on a node", minimum=1)
+    cache_medium: CacheMedium = setting(CacheMedium.INSTANCE_STORE, doc="what the cache lies on")
+    baked_root: str | None = setting(None, doc="a read-only cache in the image, looked up first", pattern=r"/.+")
+    loads_at_once_per_node: int = setting(1, doc="loads to a device at once on a node", minimum=1, maximum=64)
+    load_deadline_s: float = setting(doc="a load that takes longer fails", minimum=1, maximum=86_400)
+    connections: int | None = setting(None, doc="connections of one fetch; none: from the node", minimum=1, maximum=256)
+    expected_role_arn: str | None = setting(None, doc="refuse to start under another identity", pattern=r"arn:.+|<.+>")
+
+    @classmethod
+    def from_mapping(cls, given: object) -> "ServingSettings":
+        """Parse and validate. Raises :class:`SettingsError` with every problem."""
+        problems = Problems("serving settings")
+        settings = read(cls, given, "", problems)
+        problems.raise_if_any()
+        assert settings is not None  # read() returns None only after it reported a problem
+        return settings
+
+    def check(self, path: str, problems: Problems) -> None:
+        check_unique([model.name for model in self.models], f"{path}models", "name", problems)
+        check_unique([model.route for model in self.models], f"{path}models", "route", problems)
+
+    def to_mapping(self) -> dict[str, object]:
+        """The form that goes into the Serve application's ``args``."""
+        return to_mapping(self)
+
+
+def check_unique(values: list[str], path: str, key: str, problems: Problems) -> None:
+    """Report values that occur twice."""
+    for value in sorted({value for value in values if values.count(value) > 1}):
+        problems.add(path, f"{key} {value!r} is used {values.count(value)} times, each {key} is unique")
+
+
+def check_replicas(min_replicas: int, max_replicas: int, path: str, problems: Problems) -> None:
+    """Report replica bounds that are the wrong way round."""
+    if min_replicas > max_replicas:
+        problems.add(f"{path}.min_replicas", f"got {min_replicas}, must be at most max_replicas {max_replicas}")
+
+
+def check_device(device: Device, num_gpus: float, path: str, problems: Problems) -> None:
+    """Report a GPU count that does not fit the device or that Ray can't schedule."""
+    if device is Device.CUDA and num_gpus == 0:
+        problems.add(f"{path}.num_gpus", "got 0, a model on device cuda needs a GPU or a fraction of one")
+    if device is Device.CPU and num_gpus:
+        problems.add(f"{path}.num_gpus", f"got {num_gpus:g}, a model on device cpu asks for no GPU")
+    if num_gpus > 1 and not num_gpus.is_integer():
+        problems.add(f"{path}.num_gpus", f"got {num_gpus:g}, above 1 only whole GPUs are scheduled")
+
+
+def check_autoscaling(scaling: Autoscaling, limits: Limits, path: str, problems: Problems) -> None:
+    """Report targets that a replica's own limit makes unreachable, and delays that make replicas oscillate."""
+    if scaling.target_ongoing_requests > limits.max_ongoing_requests:
+        problems.add(
+            f"{path}.autoscaling.target_ongoing_requests",
+            f"got {scaling.target_ongoing_requests:g}, must be at most limits.max_ongoing_requests "
+            f"{limits.max_ongoing_requests}",
+        )
+    if not scaling.look_back_period_s <= scaling.upscale_delay_s < scaling.downscale_delay_s:
+        problems.add(
+            f"{path}.autoscaling",
+            f"look_back_period_s {scaling.look_back_period_s:g} <= upscale_delay_s {scaling.upscale_delay_s:g} < "
+            f"downscale_delay_s {scaling.downscale_delay_s:g} does not hold; otherwise replicas come and go in circles",
+        )
