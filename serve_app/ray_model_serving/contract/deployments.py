@@ -4,7 +4,7 @@ from ray_model_serving.contract.memory import actor_memory_bytes
 from ray_model_serving.contract.settings import ModelSettings
 
 # Serve stops waiting for a replica's requests this long after their own deadline.
-_DRAIN_MARGIN_S = 10.0
+DRAIN_MARGIN_S = 10.0
 
 
 def deployment_options(model: ModelSettings) -> dict[str, object]:
@@ -17,7 +17,7 @@ def deployment_options(model: ModelSettings) -> dict[str, object]:
         "name": model.name,
         "max_ongoing_requests": limits.max_ongoing_requests,
         "max_queued_requests": limits.max_queued_requests,
-        "graceful_shutdown_timeout_s": limits.request_deadline_s + _DRAIN_MARGIN_S,
+        "graceful_shutdown_timeout_s": limits.request_deadline_s + DRAIN_MARGIN_S,
         "ray_actor_options": actor_options,
         "autoscaling_config": {
             "min_replicas": model.min_replicas,

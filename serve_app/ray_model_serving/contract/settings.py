@@ -14,7 +14,7 @@ from ray_model_serving.contract.reading import read, setting, to_mapping
 from ray_model_serving.contract.uris import BadUriError, parse_model_uri
 
 NAME_PATTERN = r"[a-z]([a-z0-9-]{0,30}[a-z0-9])?"
-_DEFAULT_EXCLUDE = ("*.bin", "*.pt", "*.pth", "*.onnx", "*.h5", "*.msgpack", "*.ot", "*.md", ".git*")
+DEFAULT_EXCLUDE = ("*.bin", "*.pt", "*.pth", "*.onnx", "*.h5", "*.msgpack", "*.ot", "*.md", ".git*")
 
 
 class LoadMode(str, Enum):
@@ -58,7 +58,7 @@ def uri_problem(text: str) -> str | None:
 
 
 # Names that Ray Serve had or has elsewhere; left alone they would be ignored without a word (Ray 2.60's schemas).
-_RAY_NAMES: Mapping[str, str] = {
+RAY_NAMES: Mapping[str, str] = {
     "max_concurrent_queries": "renamed: write limits.max_ongoing_requests",
     "max_ongoing_requests": "write limits.max_ongoing_requests (it belongs one level up from autoscaling)",
     "max_queued_requests": "write limits.max_queued_requests",
@@ -94,7 +94,7 @@ class Autoscaling:
     """How Serve moves between min_replicas and max_replicas (Ray Serve 2.60's own terms)."""
 
     RENAMED: ClassVar[Mapping[str, str]] = {
-        **_RAY_NAMES,
+        **RAY_NAMES,
         "target_num_ongoing_requests_per_replica": "renamed: write target_ongoing_requests",
         "smoothing_factor": "deprecated in Ray Serve; the step is bounded by the application",
         "upscale_smoothing_factor": "deprecated in Ray Serve; the step is bounded by the application",
@@ -120,7 +120,7 @@ class Autoscaling:
 class ModelSettings:
     """One model of an application."""
 
-    RENAMED: ClassVar[Mapping[str, str]] = _RAY_NAMES
+    RENAMED: ClassVar[Mapping[str, str]] = RAY_NAMES
 
     name: str = setting(doc="unique name; also the deployment's", pattern=NAME_PATTERN)
     route: str = setting(doc="path prefix of its requests, such as /embed", pattern=r"/[A-Za-z0-9/_.-]*")
@@ -130,7 +130,7 @@ class ModelSettings:
     uri: str = setting(doc="s3://bucket/prefix/ or file:///directory/", check=uri_problem)
     snapshot_id: str | None = setting(None, doc="pins the model's content", pattern=r"[0-9a-f]{32}")
     include: tuple[str, ...] = setting(("*",), doc="file patterns to fetch", min_items=1)
-    exclude: tuple[str, ...] = setting(_DEFAULT_EXCLUDE, doc="file patterns to leave out")
+    exclude: tuple[str, ...] = setting(DEFAULT_EXCLUDE, doc="file patterns to leave out")
     dtype: Dtype = setting(Dtype.AUTO, doc="type of the weights on the device")
     device: Device = setting(Device.CUDA, doc="where the weights live")
     load_mode: LoadMode = setting(LoadMode.BACKGROUND, doc="when the model is loaded")

@@ -1,0 +1,85 @@
+"""The result of planning: every size, bound and path that documents and components are made from."""
+
+from dataclasses import dataclass
+
+from eks_gpu_serving.nodes.names import OperatingSystem
+from eks_gpu_serving.planning.instances import InstanceType
+from ray_model_serving.contract.memory import PodMemory
+from ray_model_serving.contract.settings import ModelSettings, ServingSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelPlan:
+    """One model as it is deployed."""
+
+    settings: ModelSettings
+    pool: str
+    actor_memory_bytes: int
+    replicas_per_pod: int
+    fetch_s: float
+    """Expected seconds to download the model once to a node of its pool, at the node's network baseline."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolPlan:
+    """One GPU node group and the Ray worker group on it."""
+
+    name: str
+    instance: InstanceType
+    operating_system: OperatingSystem
+    min_nodes: int
+    max_nodes: int
+    pods_per_node: int
+    gpus_per_pod: int
+    cpus_per_pod: int
+    pod: PodMemory
+    min_pods: int
+    max_pods: int
+    """Bounds of the Ray worker group; the node group has room for twice as many where upgrades need it."""
+    cache_budget_bytes: int
+    disk_bytes: int
+    usd_per_hour_min: float | None
+    usd_per_hour_max: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadPlan:
+    """The Ray head pod: no replica runs on it."""
+
+    cpus: int
+    memory_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timeouts:
+    """Seconds that depend on how long a load takes, computed once."""
+
+    load_deadline_s: float
+    prefetch_deadline_s: float
+    cold_ready_s: float
+    """A replica on a node that does not exist yet: node, image, fetch, load."""
+    warm_ready_s: float
+    """A replica on a node that has the snapshot."""
+    request_s: float
+    termination_grace_s: int
+    """Longer than the longest request and the drain of a replica."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """USD per hour, on demand in us-east-1: GPU nodes, system nodes and the EKS control plane. None: no price known."""
+
+    min_usd_per_hour: float | None
+    max_usd_per_hour: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CapacityPlan:
+    """Proof that the stack fits, in numbers."""
+
+    pools: tuple[PoolPlan, ...]
+    models: tuple[ModelPlan, ...]
+    head: HeadPlan
+    serving: ServingSettings
+    timeouts: Timeouts
+    cost: Cost

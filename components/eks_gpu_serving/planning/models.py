@@ -1,0 +1,63 @@
+"""From a stack file's model to the settings that its replicas get."""
+
+import math
+
+from eks_gpu_serving.settings import Environment, StackModel, StackSettings
+from ray_model_serving.contract.memory import GIB, default_host_peak_bytes
+from ray_model_serving.contract.settings import Device, LoadMode, ModelSettings
+
+
+def serving_model(settings: StackSettings, model: StackModel) -> ModelSettings:
+    """Resolve what the stack file leaves open: load mode by environment, peaks from the size of the weights."""
+    weights_bytes = math.ceil(model.weights_gib * GIB)
+    host_peak_bytes = (
+        default_host_peak_bytes(weights_bytes, model.dtype)
+        if model.host_peak_gib is None
+        else math.ceil(model.host_peak_gib * GIB)
+    )
+    default_mode = LoadMode.LAZY if settings.environment is Environment.DEV else LoadMode.BACKGROUND
+    return ModelSettings(
+        name=model.name,
+        route=model.route,
+        model_class=model.model_class,
+        uri=model.uri,
+        snapshot_id=model.snapshot_id,
+        include=model.include,
+        exclude=model.exclude,
+        dtype=model.dtype,
+        device=model.device,
+        load_mode=model.load_mode or default_mode,
+        weights_bytes=weights_bytes,
+        host_peak_bytes=host_peak_bytes,
+        gpu_bytes=_gpu_bytes(model, weights_bytes),
+        request_bytes=math.ceil(model.request_gib * GIB),
+        num_cpus=model.num_cpus,
+        num_gpus=model.num_gpus,
+        min_replicas=model.min_replicas,
+        max_replicas=model.max_replicas,
+        limits=model.limits,
+        autoscaling=model.autoscaling,
+    )
+
+
+def _gpu_bytes(model: StackModel, weights_bytes: int) -> int:
+    if model.device is Device.CPU:
+        return 0
+    if model.gpu_gib is not None:
+        return math.ceil(model.gpu_gib * GIB)
+    # Activations of an ongoing request are taken to be as large as its host part where nothing is declared.
+    return weights_bytes + model.limits.max_ongoing_requests * math.ceil(model.request_gib * GIB)
+
+
+def replicas_per_gpu(model: ModelSettings) -> int:
+    """How many replicas share one GPU; 1 for a model that takes whole GPUs or none."""
+    if 0 < model.num_gpus < 1:
+        return math.floor(1 / model.num_gpus + 1e-9)
+    return 1
+
+
+def gpus_taken(model: ModelSettings, replicas: int) -> float:
+    """GPUs that ``replicas`` occupy, with what a fraction leaves unused on each GPU counted in."""
+    if 0 < model.num_gpus < 1:
+        return replicas / replicas_per_gpu(model)
+    return replicas * model.num_gpus

@@ -1,0 +1,143 @@
+"""What a pool is refused for. Every text has both numbers and what to do."""
+
+import math
+from collections.abc import Sequence
+
+from eks_gpu_serving.planning.instances import InstanceType
+from eks_gpu_serving.planning.models import gpus_taken
+from eks_gpu_serving.planning.shapes import PodShape
+from eks_gpu_serving.settings import NodeGroupSettings, Upgrade
+from ray_model_serving.contract.memory import (
+    CUDA_CONTEXT_BYTES,
+    GIB,
+    MIB,
+    needed_device_bytes,
+    usable_device_bytes,
+)
+from ray_model_serving.contract.problems import Problems
+from ray_model_serving.contract.settings import Device, ModelSettings
+
+# kubelet frees images from 85 % disk use and evicts pods from 90 % (nodefs.available<10%); images, logs and emptyDir
+# share the disk with the cache, so the cache stays well below.
+CACHE_DISK_FRACTION = 0.6
+# The running version and the one that replaces it.
+SNAPSHOTS_KEPT = 2
+
+
+def check_gpus(
+    group: NodeGroupSettings, instance: InstanceType, models: Sequence[ModelSettings], path: str, problems: Problems
+) -> None:
+    """Replicas against the GPUs of one node and of the whole pool."""
+    for model in models:
+        if model.num_gpus > instance.gpu_count:
+            problems.add(
+                path,
+                f"a replica of {model.name!r} needs {model.num_gpus:g} GPUs, {instance.name} has {instance.gpu_count}; "
+                "choose a larger instance type",
+            )
+    pool_gpus = group.max_nodes * instance.gpu_count
+    asked = sum(gpus_taken(model, model.max_replicas) for model in models)
+    if asked > pool_gpus + 1e-9:
+        detail = ", ".join(f"{m.name} {m.max_replicas} x {m.num_gpus:g}" for m in models if m.num_gpus)
+        problems.add(
+            path,
+            f"max_replicas asks for {asked:g} GPUs ({detail}), {group.max_nodes} x {instance.name} have {pool_gpus}; "
+            "raise max_nodes or lower max_replicas",
+        )
+
+
+def check_devices(instance: InstanceType, models: Sequence[ModelSettings], path: str, problems: Problems) -> None:
+    """Weights and activations against the memory of a GPU."""
+    usable = usable_device_bytes(instance.gpu_memory_mib * MIB)
+    for model in models:
+        if model.device is Device.CPU:
+            continue
+        # Each replica stays within its fraction of the device, so that every mix of models fits.
+        share = math.floor(usable * min(model.num_gpus, 1))
+        per_device = math.ceil(model.gpu_bytes / max(model.num_gpus, 1))
+        if needed_device_bytes([per_device]) > share:
+            problems.add(
+                path,
+                f"a replica of {model.name!r} needs {_gib(needed_device_bytes([per_device]))} GiB on a GPU "
+                f"({_gib(per_device)} and {_gib(CUDA_CONTEXT_BYTES)} for its CUDA context), its share of "
+                f"{model.num_gpus:g} of a {instance.gpu_name} is {_gib(share)} GiB; raise num_gpus or choose a larger "
+                "GPU",
+            )
+
+
+def check_pod(
+    group: NodeGroupSettings,
+    instance: InstanceType,
+    shape: PodShape,
+    needed_bytes: int,
+    needed_cpus: float,
+    path: str,
+    problems: Problems,
+) -> None:
+    """The worst mix of replicas against a pod's memory and CPUs."""
+    if needed_bytes > shape.share_bytes:
+        problems.add(
+            path,
+            f"a worker pod needs {_gib(needed_bytes)} GiB (load peak, requests, object store and Ray), "
+            f"{shape.pods_per_node} on {instance.name} leave {_gib(shape.share_bytes)} GiB each; "
+            "lower host_peak_gib (convert the model to its dtype) or choose a larger instance type",
+        )
+    if needed_cpus > shape.cpus_per_pod:
+        problems.add(
+            path,
+            f"the replicas of a worker pod need {needed_cpus:g} CPUs, a pod on {instance.name} has "
+            f"{shape.cpus_per_pod}; lower num_cpus or choose a larger instance type",
+        )
+    if group.pod_memory_gib is None:
+        return
+    limit_bytes = group.pod_memory_gib * GIB
+    if limit_bytes < needed_bytes:
+        problems.add(
+            f"{path}.pod_memory_gib",
+            f"got {group.pod_memory_gib:g}, the replicas need {_gib(needed_bytes)} GiB at the peak of a load",
+        )
+    if limit_bytes > shape.share_bytes:
+        problems.add(
+            f"{path}.pod_memory_gib",
+            f"got {group.pod_memory_gib:g}, a pod's share of {instance.name} is {_gib(shape.share_bytes)} GiB",
+        )
+
+
+def check_upgrade(
+    group: NodeGroupSettings, shape: PodShape, max_pods: int, upgrade: Upgrade, path: str, problems: Problems
+) -> None:
+    """A second cluster against the room of the pool."""
+    room = group.max_nodes * shape.pods_per_node
+    if upgrade is Upgrade.NEW_CLUSTER and max_pods <= room < 2 * max_pods:
+        problems.add(
+            f"{path}.max_nodes",
+            f"got {group.max_nodes} with room for {room} worker pods, an upgrade runs two clusters of {max_pods}; "
+            f"write max_nodes {math.ceil(2 * max_pods / shape.pods_per_node)} or ray.upgrade none",
+        )
+
+
+def cache_budget(
+    group: NodeGroupSettings, disk_bytes: int, models: Sequence[ModelSettings], path: str, problems: Problems
+) -> int:
+    """The byte budget of the node cache, checked against the disk and against what the models need."""
+    most = math.floor(disk_bytes * CACHE_DISK_FRACTION)
+    budget = most if group.cache_budget_gib is None else math.floor(group.cache_budget_gib * GIB)
+    weights = [model.weights_bytes for model in models if model.uri.startswith("s3://")]
+    needed = SNAPSHOTS_KEPT * sum(weights) + max(weights, default=0)
+    if budget > most:
+        problems.add(
+            f"{path}.cache_budget_gib",
+            f"got {group.cache_budget_gib:g}, at most {_gib(most)} GiB: {CACHE_DISK_FRACTION:.0%} of the "
+            f"{_gib(disk_bytes)} GiB disk, which kubelet and containerd share",
+        )
+    if needed > budget:
+        problems.add(
+            f"{path}.cache_budget_gib",
+            f"the models need {_gib(needed)} GiB ({SNAPSHOTS_KEPT} snapshots of each and one being fetched), the cache "
+            f"may hold {_gib(budget)} GiB",
+        )
+    return budget
+
+
+def _gib(size_bytes: float) -> str:
+    return f"{size_bytes / GIB:.2f}"
