@@ -1,0 +1,175 @@
+"""The proof: what fits is sized, what does not is refused with both numbers."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eks_gpu_serving.planning.instances import instance_problem, instance_types
+from eks_gpu_serving.planning.plan import RefusedError, plan
+from eks_gpu_serving.planning.refusals import CACHE_DISK_FRACTION
+from eks_gpu_serving.planning.shapes import DAEMON_SETS_MEMORY_MIB
+from eks_gpu_serving.settings import StackSettings
+from ray_model_serving.contract.memory import GIB, MIB, actor_memory_bytes, needed_pod_bytes
+
+
+def planned(mapping):
+    return plan(StackSettings.from_mapping(mapping))
+
+
+def refusal(mapping) -> str:
+    with pytest.raises(RefusedError) as caught:
+        planned(mapping)
+    return str(caught.value)
+
+
+def test_the_parts_of_a_pods_memory_add_up_to_its_limit(small_stack) -> None:
+    pod = planned(small_stack()).pools[0].pod
+    parts = pod.object_store_bytes + pod.system_reserve_bytes + pod.actors_bytes + pod.mapped_weights_bytes
+    assert parts == pod.limit_bytes
+    assert pod.shm_bytes >= pod.object_store_bytes, "Ray falls back to slow files in /tmp when /dev/shm is smaller"
+
+
+def test_the_pods_of_a_node_leave_room_for_its_daemon_sets(small_stack) -> None:
+    pool = planned(small_stack(pool={"instance_type": "g6.12xlarge"})).pools[0]
+    assert pool.pods_per_node == 4, "one pod per replica: a replica that dies takes no neighbour with it"
+    total = pool.pods_per_node * pool.pod.limit_bytes
+    assert total + DAEMON_SETS_MEMORY_MIB * MIB <= pool.instance.allocatable_memory_mib * MIB
+
+
+def test_replicas_that_do_not_fit_a_pod_are_refused_with_both_numbers(small_stack) -> None:
+    # UR-001
+    text = refusal(
+        small_stack(model={"host_peak_gib": 4, "num_gpus": 0.2, "num_cpus": 0.5, "gpu_gib": 2, "max_replicas": 5})
+    )
+    assert "a worker pod needs 31.51 GiB" in text
+    assert "leave 13.21 GiB each" in text
+
+
+def test_memory_below_the_load_peak_is_refused_with_both_numbers(small_stack) -> None:
+    text = refusal(small_stack(pool={"pod_memory_gib": 6}, model={"host_peak_gib": 8}))
+    assert "pod_memory_gib: got 6, the replicas need 12.04 GiB" in text
+
+
+def test_a_replica_with_more_gpus_than_the_node_is_refused_with_both_numbers(small_stack) -> None:
+    assert "needs 2 GPUs, g6.xlarge has 1" in refusal(small_stack(model={"num_gpus": 2}))
+
+
+def test_max_replicas_over_the_pools_gpus_is_refused_with_both_numbers(small_stack) -> None:
+    text = refusal(small_stack(model={"max_replicas": 5}))
+    assert "max_replicas asks for 5 GPUs" in text
+    assert "1 x g6.xlarge have 1" in text
+
+
+def test_a_fraction_that_wastes_part_of_each_gpu_is_counted_with_the_waste(small_stack) -> None:
+    # 0.6 of a GPU: one replica a GPU, so that three replicas need three GPUs and not 1.8.
+    assert "asks for 3 GPUs" in refusal(small_stack(pool={"max_nodes": 2}, model={"num_gpus": 0.6, "max_replicas": 3}))
+
+
+def test_weights_that_do_not_fit_the_gpu_are_refused_with_both_numbers(small_stack) -> None:
+    text = refusal(small_stack(model={"weights_gib": 30, "gpu_gib": 30}))
+    assert "needs 30.50 GiB on a GPU" in text
+    assert "is 20.56 GiB" in text
+
+
+def test_two_replicas_on_one_gpu_each_stay_within_their_fraction(small_stack) -> None:
+    assert "its share of 0.5" in refusal(small_stack(model={"num_gpus": 0.5, "gpu_gib": 11}))
+
+
+def test_an_upgrade_without_room_for_a_second_cluster_is_refused(small_stack) -> None:
+    text = refusal(small_stack(ray={"upgrade": "new_cluster"}))
+    assert "an upgrade runs two clusters of 1; write max_nodes 2 or ray.upgrade none" in text
+
+
+def test_a_cache_budget_over_the_shared_disk_is_refused_with_both_numbers(small_stack) -> None:
+    assert "got 200, at most 139.70 GiB" in refusal(small_stack(pool={"cache_budget_gib": 200}))
+
+
+def test_models_over_the_cache_budget_are_refused_with_both_numbers(small_stack) -> None:
+    text = refusal(small_stack(pool={"cache_budget_gib": 2}))
+    assert "the models need 3.00 GiB" in text
+    assert "may hold 2.00 GiB" in text
+
+
+def test_every_refusal_comes_at_once(small_stack) -> None:
+    text = refusal(small_stack(pool={"cache_budget_gib": 2}, model={"max_replicas": 5, "gpu_gib": 90, "num_cpus": 9}))
+    assert "4 problems" in text
+
+
+def test_a_head_that_its_node_cannot_hold_is_refused(small_stack) -> None:
+    assert "leaves 12 GiB" in refusal(small_stack(ray={"head_memory_gib": 16}))
+
+
+def test_a_pool_without_a_model_is_refused(small_stack) -> None:
+    mapping = small_stack(model={"node_group": "l4"})
+    mapping["node_groups"].append({"name": "idle", "instance_type": "g6.xlarge", "max_nodes": 1})
+    assert "no model runs on this pool" in refusal(mapping)
+
+
+def test_mapped_weights_count_on_a_pod_whose_model_stays_on_the_cpu(small_stack) -> None:
+    pool = planned(small_stack(model={"device": "cpu", "num_gpus": 0})).pools[0]
+    assert pool.pod.mapped_weights_bytes == 1 * GIB
+
+
+def test_cost_counts_the_nodes_that_replicas_at_rest_need(small_stack) -> None:
+    cost = planned(small_stack(pool={"min_nodes": 0, "max_nodes": 4}, model={"max_replicas": 4})).cost
+    assert cost.min_usd_per_hour == pytest.approx(0.10 + 2 * 0.2016 + 0.8048), "one replica at rest keeps one node"
+    assert cost.max_usd_per_hour == pytest.approx(0.10 + 2 * 0.2016 + 4 * 0.8048)
+
+
+def test_a_type_without_a_known_price_has_no_cost_instead_of_a_wrong_one(small_stack) -> None:
+    cost = planned(small_stack(pool={"instance_type": "p5e.48xlarge"}, model={"num_gpus": 8})).cost
+    assert cost.max_usd_per_hour is None
+
+
+def test_the_load_deadline_grows_with_the_download(small_stack) -> None:
+    small = planned(small_stack()).timeouts.load_deadline_s
+    large = planned(small_stack(model={"weights_gib": 40, "gpu_gib": 15, "host_peak_gib": 2})).timeouts.load_deadline_s
+    assert small == 300
+    assert large >= 5 * 40 * GIB / (2.5e9 / 8), "five times what 40 GiB take at 2.5 Gbit/s"
+
+
+USABLE_TYPES = sorted(name for name in instance_types() if instance_problem(name) is None)
+
+
+@given(
+    instance_type=st.sampled_from(USABLE_TYPES),
+    num_gpus=st.sampled_from([0.1, 0.25, 0.5, 1, 2, 4, 8]),
+    weights_gib=st.floats(0.01, 300),
+    peak_gib=st.floats(0.01, 300),
+    replicas=st.integers(1, 40),
+    max_nodes=st.integers(1, 10),
+)
+def test_whatever_is_planned_fits_and_whatever_does_not_fit_is_refused(
+    instance_type, num_gpus, weights_gib, peak_gib, replicas, max_nodes
+) -> None:
+    model = {
+        "name": "m",
+        "route": "/m",
+        "model_class": "a:B",
+        "uri": "s3://bucket/m/",
+        "weights_gib": weights_gib,
+        "host_peak_gib": peak_gib,
+        "num_gpus": num_gpus,
+        "max_replicas": replicas,
+    }
+    mapping = {
+        "environment": "dev",
+        "region": "us-east-1",
+        "node_groups": [{"name": "pool", "instance_type": instance_type, "max_nodes": max_nodes}],
+        "models": [model],
+        "ray": {"image": "r/serving:1-ray2.60.0", "upgrade": "none"},
+    }
+    try:
+        capacity = planned(mapping)
+    except RefusedError:
+        return
+    pool, planned_model = capacity.pools[0], capacity.models[0]
+    actors = planned_model.replicas_per_pod * actor_memory_bytes(planned_model.settings)
+    assert pool.pod.actors_bytes >= actors, (
+        "Ray may place as many replicas as the GPUs allow; each must have its memory"
+    )
+    assert needed_pod_bytes(actors) <= pool.pod.limit_bytes
+    assert pool.pods_per_node * pool.pod.limit_bytes <= pool.instance.allocatable_memory_mib * MIB
+    assert pool.max_pods * planned_model.replicas_per_pod >= replicas, "Serve's bound must be reachable on Ray's"
+    assert pool.max_pods <= pool.max_nodes * pool.pods_per_node, "and Ray's bound on the node group's"
+    assert pool.cache_budget_bytes <= CACHE_DISK_FRACTION * pool.disk_bytes

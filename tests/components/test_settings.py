@@ -1,0 +1,133 @@
+"""What a stack file may say, and how it is told what it may not."""
+
+import re
+
+import pytest
+
+from eks_gpu_serving.settings import RAY_VERSION, Environment, StackSettings
+from ray_model_serving.contract.problems import SettingsError
+
+
+def problems_of(mapping: object) -> str:
+    with pytest.raises(SettingsError) as caught:
+        StackSettings.from_mapping(mapping)
+    return str(caught.value)
+
+
+def test_a_small_stack_is_valid(small_stack) -> None:
+    settings = StackSettings.from_mapping(small_stack())
+    assert settings.environment is Environment.DEV
+    assert settings.service_name == "gpu-serving-dev"
+
+
+def test_an_unknown_key_is_refused_with_the_nearest_valid_one(small_stack) -> None:
+    assert "did you mean 'max_nodes'?" in problems_of(small_stack(pool={"max_node": 3}))
+    assert "did you mean 'node_groups'?" in problems_of(small_stack(node_group=[]))
+
+
+def test_all_problems_come_in_one_error(small_stack) -> None:
+    text = problems_of(
+        small_stack(
+            pool={"instance_type": "m5.large"},
+            model={"uri": "https://models/x", "min_replicas": 3, "max_replicas": 2},
+            ray={"image": "serving:latest"},
+            regoin="eu-west-1",
+        )
+    )
+    expected = ("regoin", "node_groups[0].instance_type", "models[0].uri", "ray.image")
+    missing = [path for path in expected if f"- {path}: " not in text]
+    assert not missing, f"one run must show everything to mend, {missing} not in {text}"
+
+
+@pytest.mark.parametrize(
+    ("instance_type", "reason"),
+    [
+        ("m5.large", "not in the table of GPU instance types"),
+        ("g6f.large", "no whole GPU"),
+        ("g5g.xlarge", "no NVMe instance store"),
+        ("g6.xlage", "did you mean 'g6.xlarge'?"),
+    ],
+)
+def test_an_instance_type_that_cannot_serve_is_refused_with_the_reason(small_stack, instance_type, reason) -> None:
+    assert reason in problems_of(small_stack(pool={"instance_type": instance_type}))
+
+
+@pytest.mark.parametrize("uri", ["https://h/x", "gs://b/x", "models/x", "s3://bucket", "s3://B_/x", "s3://b1c/../x"])
+def test_a_model_uri_that_is_neither_a_prefix_nor_a_directory_is_refused(small_stack, uri) -> None:
+    assert "models[0].uri" in problems_of(small_stack(model={"uri": uri}))
+
+
+@pytest.mark.parametrize(
+    ("given", "advice"),
+    [
+        ({"max_concurrent_queries": 2}, "limits.max_ongoing_requests"),
+        ({"autoscaling": {"target_num_ongoing_requests_per_replica": 20}}, "target_ongoing_requests"),
+        ({"autoscaling": {"max_ongoing_requests": 100}}, "one level up"),
+        ({"autoscaling": {"target_ongoing_requests": 10}, "limits": {"max_ongoing_requests": 5}}, "must be at most"),
+        ({"autoscaling": {"upscaling_factor": 999}}, "start storm"),
+        ({"object_store_memory": 1}, "not an actor option"),
+        ({"memory": "12Gi"}, "computed"),
+    ],
+)
+def test_serve_options_that_ray_would_ignore_are_refused_with_what_to_write(small_stack, given, advice) -> None:
+    # UR-016
+    assert advice in problems_of(small_stack(model=given))
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        "registry/serving:1.0.0-ray2.59.0",
+        "registry/serving:2.59.0-py311",
+        "registry/serving:12.60.0",
+        "registry:5000/a",
+    ],
+)
+def test_an_image_with_another_ray_version_is_refused(small_stack, image) -> None:
+    # UR-051
+    text = problems_of(small_stack(ray={"image": image}))
+    assert image in text
+    assert "ray.image" in text
+
+
+def test_the_image_may_carry_a_digest_beside_its_tag(small_stack) -> None:
+    image = f"registry:5000/serving:1.0-ray{RAY_VERSION}@sha256:{'0' * 64}"
+    assert StackSettings.from_mapping(small_stack(ray={"image": image})).ray.image == image
+
+
+def test_production_demands_pinned_models_and_no_scale_to_zero(small_stack) -> None:
+    text = problems_of(small_stack(environment="prod", model={"min_replicas": 0}))
+    assert "models[0].snapshot_id: is required in prod" in text
+    assert "models[0].min_replicas: got 0" in text
+
+
+def test_an_unquoted_kubernetes_version_is_refused_with_how_to_write_it(small_stack) -> None:
+    text = problems_of(small_stack(cluster={"kubernetes_version": 1.35}))
+    assert re.search(r"kubernetes_version: got 1.35, must be text", text)
+
+
+def test_an_image_of_your_own_and_a_release_of_eks_exclude_each_other(small_stack) -> None:
+    # UR-064
+    both = {"ami_id": "ami-0123456789abcdef0", "ami_release_version": "1.35.0-20260520"}
+    assert "excludes ami_release_version" in problems_of(small_stack(pool=both))
+
+
+def test_a_name_that_kuberay_would_refuse_later_is_refused_now(small_stack) -> None:
+    settings = StackSettings.from_mapping(small_stack(name="a" * 32))
+    assert len(settings.service_name) <= 47, "the pattern of name keeps the longest service name within KubeRay's limit"
+    assert "name" in problems_of(small_stack(name="a" * 33))
+
+
+def test_two_models_with_one_route_are_refused(small_stack) -> None:
+    mapping = small_stack()
+    mapping["models"].append({**mapping["models"][0], "name": "other"})
+    assert "route '/embed' is used 2 times" in problems_of(mapping)
+
+
+def test_a_model_on_a_pool_that_does_not_exist_is_refused_with_the_nearest(small_stack) -> None:
+    assert "did you mean 'l4'?" in problems_of(small_stack(model={"node_group": "l44"}))
+
+
+@pytest.mark.parametrize("given", [None, [], "text", 3])
+def test_something_that_is_no_mapping_is_refused_in_words(given) -> None:
+    assert "must be a mapping" in problems_of(given)
