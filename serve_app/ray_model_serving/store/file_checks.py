@@ -1,0 +1,68 @@
+"""Are these files a model? Error pages, Git LFS pointers, cut and incomplete checkpoints are found before any use.
+
+Only the first bytes of each file are read.
+"""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, cast
+
+from ray_model_serving.contract.errors import ModelServingError
+from ray_model_serving.store.errors import InvalidModelFileError, first_few
+from ray_model_serving.store.tensor_headers import parse_header, read_header_bytes
+
+_LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+_MARKUP = (b"<!doctype html", b"<html", b"<?xml", b"<error>")
+_MARKUP_SUFFIXES = (".html", ".htm", ".xml", ".svg", ".md")
+_PEEK_BYTES = 512
+INDEX_SUFFIX = ".safetensors.index.json"
+
+
+def check_files(directory: Path, paths: Iterable[str], source: str) -> None:
+    """Raises :class:`InvalidModelFileError` with every file that is not what its name says."""
+    listed = list(paths)
+    problems = [f"{path}: {problem}" for path in listed if (problem := _problem_of(directory / path))]
+    for path in listed:
+        if path.endswith(INDEX_SUFFIX) and not any(problem.startswith(f"{path}: ") for problem in problems):
+            problems += _missing_shards(directory, path, set(listed))
+    if problems:
+        raise InvalidModelFileError(
+            f"{source}: {len(problems)} files are not what a model needs:{first_few(problems)}",
+            hint="upload the files again from a complete checkout (git lfs pull) and compare their sizes",
+        )
+
+
+def sniff(first_bytes: bytes, name: str) -> str | None:
+    """What the first bytes say a file is instead of what its name says, or None."""
+    if first_bytes.startswith(_LFS_POINTER):
+        return "is a Git LFS pointer, not the file itself"
+    start = first_bytes.lstrip(b"\xef\xbb\xbf \t\r\n").lower()
+    if start.startswith(_MARKUP) and not name.endswith(_MARKUP_SUFFIXES):
+        return "is an HTML or XML page, such as an error page that was saved under this name"
+    return None
+
+
+def _problem_of(path: Path) -> str | None:
+    size_bytes = path.stat().st_size
+    with path.open("rb") as file:
+        problem = sniff(file.read(_PEEK_BYTES), path.name)
+        if problem or not path.name.endswith(".safetensors"):
+            return problem
+        file.seek(0)
+        try:
+            parse_header(read_header_bytes(file.read, size_bytes), size_bytes)
+        except ModelServingError as error:
+            return error.message
+    return None
+
+
+def _missing_shards(directory: Path, index: str, listed: set[str]) -> list[str]:
+    try:
+        document: Any = json.loads((directory / index).read_text(encoding="utf-8"))
+        shards = set(cast("dict[str, str]", document["weight_map"]).values())
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        return [f"{index}: is not a readable index of shards ({error})"]
+    parent = index.rpartition("/")[0]
+    expected = {f"{parent}/{shard}" if parent else shard for shard in shards}
+    return [f"{index}: names shard {shard}, which is not among the files" for shard in sorted(expected - listed)]

@@ -1,0 +1,77 @@
+"""One flock per snapshot: it saves bandwidth and guards eviction, and is never what makes a snapshot whole.
+
+The kernel frees a flock when its holder dies, however it dies, so there is no stale lock to guess about.
+"""
+
+import errno
+import fcntl
+import logging
+import os
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+_UNSUPPORTED = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+
+
+@dataclass
+class HeldLock:
+    """An open lock file. ``fd`` is None after the release, or where the lock can't be taken on this file system."""
+
+    path: Path
+    fd: int | None
+
+    def release(self) -> None:
+        if self.fd is not None:
+            fd, self.fd = self.fd, None
+            os.close(fd)  # closing the descriptor is what frees the lock
+
+    def try_exclusive(self) -> bool:
+        """Take or convert to the exclusive lock without waiting, and leave a note of who holds it."""
+        if self.fd is None:
+            return True
+        if not _flock(self.fd, fcntl.LOCK_EX):
+            return False
+        note = f"pid {os.getpid()} on {socket.gethostname()}\n".encode()
+        try:
+            os.ftruncate(self.fd, 0)
+            os.pwrite(self.fd, note, 0)
+        except OSError:
+            log.debug("no note in lock file %s", self.path)  # the note only serves the error text of those who wait
+        return True
+
+    def try_shared(self) -> bool:
+        """Take or convert to the shared lock without waiting."""
+        return self.fd is None or _flock(self.fd, fcntl.LOCK_SH)
+
+    def holder(self) -> str:
+        """Who wrote the last note; for error texts only."""
+        try:
+            return self.path.read_text(encoding="utf-8", errors="replace").strip() or "an unnamed process"
+        except OSError:
+            return "an unnamed process"
+
+
+def open_lock(path: Path) -> HeldLock:
+    """Open a lock file without locking it. A read-only cache gives a lock that is held by name only."""
+    for flags in (os.O_RDWR | os.O_CREAT, os.O_RDONLY):
+        try:
+            return HeldLock(path, os.open(path, flags | os.O_CLOEXEC, 0o664))
+        except OSError:
+            continue
+    log.warning("lock file %s can't be opened; going on without the guard against eviction", path)
+    return HeldLock(path, None)
+
+
+def _flock(fd: int, operation: int) -> bool:
+    try:
+        fcntl.flock(fd, operation | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in _UNSUPPORTED:
+            raise
+        log.warning("this file system has no flock (%s); each process downloads for itself", error.strerror)
+    return True

@@ -1,0 +1,278 @@
+"""ModelStore: a model's URI in, a whole snapshot on this node out, with one download per node.
+
+Look-up order: the image (``baked_root``), the node's cache, the store. ``file://`` is used in place.
+"""
+
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ray_model_serving.contract.cache_format import CacheLayout, Manifest
+from ray_model_serving.contract.settings import DEFAULT_EXCLUDE
+from ray_model_serving.contract.uris import FileUri, S3Uri, parse_model_uri
+from ray_model_serving.store import cache, checksums
+from ray_model_serving.store.directory import resolve_directory
+from ray_model_serving.store.errors import (
+    DigestMismatchError,
+    LockTimeoutError,
+    ObjectReplacedError,
+    SnapshotMismatchError,
+    first_few,
+)
+from ray_model_serving.store.file_checks import check_files
+from ray_model_serving.store.locks import HeldLock, open_lock
+from ray_model_serving.store.report import FetchProgress, FetchReport, Snapshot, files_by_check
+
+if TYPE_CHECKING:
+    from ray_model_serving.store.s3_source import S3Source
+
+DEFAULT_CONNECTIONS = 16
+DEFAULT_DEADLINE_S = 3600.0
+_POLL_S = 0.1
+
+OnProgress = Callable[[FetchProgress], None]
+
+
+@dataclass
+class _Fetch:
+    """One call of ``ensure``: its deadline, its clock and who wants to hear of it."""
+
+    deadline: float
+    on_progress: OnProgress | None
+    started: float = field(default_factory=time.monotonic)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def phase(self, name: str, total_bytes: int = 0) -> Generator[None]:
+        self.tell(name, 0, total_bytes)
+        start = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - start
+
+    def tell(self, phase: str, done_bytes: int, total_bytes: int) -> None:
+        if self.on_progress:
+            self.on_progress(FetchProgress(phase=phase, bytes_done=done_bytes, bytes_total=total_bytes))
+
+
+class ModelStore:
+    """Resolves and fetches models. Safe to use from many processes of a node at once; one object, one thread at a time.
+
+    ``connections`` bounds the requests at once, ``deadline_s`` one whole ``resolve`` or ``ensure`` (waits and retries
+    included). With ``expected_role_arn`` nothing is read under any other identity. ``endpoint_url`` is used for S3 and
+    STS; without it AWS_ENDPOINT_URL and the AWS profile decide.
+    """
+
+    def __init__(
+        self,
+        cache_root: Path,
+        *,
+        baked_root: Path | None = None,
+        endpoint_url: str | None = None,
+        connections: int | None = None,
+        expected_role_arn: str | None = None,
+        deadline_s: float = DEFAULT_DEADLINE_S,
+    ) -> None:
+        self._layout = CacheLayout(Path(cache_root).absolute())
+        self._baked = CacheLayout(Path(baked_root).absolute()) if baked_root else None
+        self._endpoint_url = endpoint_url
+        self._connections = connections or DEFAULT_CONNECTIONS
+        self._expected_role_arn = expected_role_arn
+        self._deadline_s = deadline_s
+
+    def resolve(
+        self, uri: str, *, include: Sequence[str] = ("*",), exclude: Sequence[str] = DEFAULT_EXCLUDE
+    ) -> Manifest:
+        """What the model consists of now; no file content is read. Raises the errors of ``store.errors``."""
+        return self._resolve(parse_model_uri(uri), include, exclude, time.monotonic() + self._deadline_s)
+
+    def ensure(
+        self,
+        uri: str,
+        *,
+        include: Sequence[str] = ("*",),
+        exclude: Sequence[str] = DEFAULT_EXCLUDE,
+        snapshot_id: str | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> Snapshot:
+        """A whole snapshot of the model on this node, held by a shared lock until it is closed.
+
+        ``snapshot_id`` pins the content: a snapshot of that id on the node or in the image is used without asking the
+        store, and anything else in the store is refused. ``on_progress`` is called in this thread, a few times a
+        second. Raises the errors of ``store.errors``; whatever happens, no partial snapshot becomes visible.
+        """
+        parsed = parse_model_uri(uri)
+        fetch = _Fetch(deadline=time.monotonic() + self._deadline_s, on_progress=on_progress)
+        if isinstance(parsed, FileUri):
+            return self._use_in_place(parsed, include, exclude, snapshot_id, fetch)
+        if self._expected_role_arn:
+            self._s3.check_identity(self._expected_role_arn, fetch.deadline)
+        cache.sweep(self._layout)
+        if snapshot_id:
+            held = self._look_up(snapshot_id, fetch)
+            if held is not None:
+                return held
+        try:
+            return self._ensure_resolved(parsed, include, exclude, snapshot_id, fetch)
+        except ObjectReplacedError:
+            # Someone uploads right now. Once more from a new listing, then the error stands.
+            return self._ensure_resolved(parsed, include, exclude, snapshot_id, fetch)
+
+    def read_start(self, uri: str, path: str, length: int) -> bytes:
+        """The first ``length`` bytes of one file of a model, past the cache; for headers."""
+        parsed = parse_model_uri(uri)
+        if isinstance(parsed, S3Uri):
+            return self._s3.read_start(parsed, path, length, time.monotonic() + self._deadline_s)
+        with (Path(parsed.path) / path).open("rb") as file:
+            return file.read(length)
+
+    # -- where a snapshot can be ------------------------------------------------------------------------------------
+
+    def _use_in_place(
+        self, uri: FileUri, include: Sequence[str], exclude: Sequence[str], pin: str | None, fetch: _Fetch
+    ) -> Snapshot:
+        with fetch.phase("resolve"):
+            manifest = resolve_directory(uri, include, exclude)
+        _check_pin(pin, manifest)
+        with fetch.phase("verify", manifest.size_bytes):
+            check_files(Path(uri.path), [entry.path for entry in manifest.files], str(uri))
+        return _snapshot(Path(uri.path), manifest, fetch, source="node")
+
+    def _look_up(self, identity: str, fetch: _Fetch) -> Snapshot | None:
+        """The image, then the node's cache; None where neither has it whole. Waits while another process fetches it."""
+        if self._baked and (manifest := cache.find_whole(self._baked, identity)):
+            return _snapshot(self._baked.snapshot(identity), manifest, fetch, source="image")
+        if cache.find_whole(self._layout, identity) is None:
+            return None
+        lock = open_lock(self._layout.lock(identity))
+        if lock.try_shared() and (manifest := cache.find_whole(self._layout, identity)):
+            return _snapshot(self._layout.snapshot(identity), manifest, fetch, source="node", lock=lock)
+        lock.release()
+        return None
+
+    def _ensure_resolved(
+        self, uri: S3Uri, include: Sequence[str], exclude: Sequence[str], pin: str | None, fetch: _Fetch
+    ) -> Snapshot:
+        with fetch.phase("resolve"):
+            manifest = self._resolve(uri, include, exclude, fetch.deadline)
+        _check_pin(pin, manifest)
+        identity = manifest.snapshot_id
+        held = self._look_up(identity, fetch)
+        if held is not None:
+            return held
+        cache.prepare(self._layout)
+        lock = open_lock(self._layout.lock(identity))
+        try:
+            with fetch.phase("wait", manifest.size_bytes):
+                found = self._wait_for_turn(lock, identity, fetch.deadline)
+            if found is not None:
+                return _snapshot(self._layout.snapshot(identity), found, fetch, source="node", lock=lock)
+            self._fetch(uri, manifest, fetch)
+            lock.try_shared()
+            return _snapshot(self._layout.snapshot(identity), manifest, fetch, source="store", lock=lock)
+        except BaseException:
+            lock.release()
+            raise
+
+    def _wait_for_turn(self, lock: HeldLock, identity: str, deadline: float) -> Manifest | None:
+        """Wait until the snapshot is whole (its manifest, lock shared) or it is this process's turn to fetch (None).
+
+        Those who waited look for themselves: the one they waited for may have failed.
+        """
+        while True:
+            if cache.find_whole(self._layout, identity) is not None:
+                if lock.try_shared() and (manifest := cache.find_whole(self._layout, identity)):
+                    return manifest
+            elif lock.try_exclusive():
+                if (manifest := cache.find_whole(self._layout, identity)) is None:
+                    cache.sweep_own(self._layout, identity)
+                    return None
+                lock.try_shared()
+                return manifest
+            elif self._layout.snapshot(identity).exists() and lock.try_shared():
+                # Only shared holders: they use a snapshot that broke under them. It is replaced beside them.
+                return cache.find_whole(self._layout, identity)
+            if time.monotonic() > deadline:
+                raise LockTimeoutError(
+                    f"snapshot {identity}: waited {self._deadline_s:g} s for {lock.holder()}, which holds {lock.path}",
+                    hint="look at that process; its death frees the lock",
+                )
+            time.sleep(_POLL_S)
+
+    # -- fetching ---------------------------------------------------------------------------------------------------
+
+    def _fetch(self, uri: S3Uri, manifest: Manifest, fetch: _Fetch) -> None:
+        staging = cache.new_staging(self._layout, manifest.snapshot_id)
+        total = manifest.size_bytes
+        try:
+            with fetch.phase("download", total):
+                computed = self._s3.download(
+                    uri, manifest, staging, fetch.deadline, lambda done: fetch.tell("download", done, total)
+                )
+            with fetch.phase("verify", total):
+                _verify(staging, manifest, computed)
+                check_files(staging, [entry.path for entry in manifest.files], manifest.source)
+            with fetch.phase("commit", total):
+                cache.publish(self._layout, staging, manifest)
+        except BaseException:
+            cache.remove(staging)
+            raise
+
+    def _resolve(
+        self, uri: S3Uri | FileUri, include: Sequence[str], exclude: Sequence[str], deadline: float
+    ) -> Manifest:
+        if isinstance(uri, FileUri):
+            return resolve_directory(uri, include, exclude)
+        return self._s3.resolve(uri, include, exclude, deadline)
+
+    @cached_property
+    def _s3(self) -> "S3Source":
+        # boto3 takes half a second to import, and file:// and cached models never need it.
+        from ray_model_serving.store.s3_source import S3Source
+
+        return S3Source(endpoint_url=self._endpoint_url, connections=self._connections)
+
+
+def _check_pin(pin: str | None, manifest: Manifest) -> None:
+    if pin and pin != manifest.snapshot_id:
+        raise SnapshotMismatchError(
+            f"{manifest.source}: holds snapshot {manifest.snapshot_id}, the pin names {pin}",
+            hint="the objects, or the include and exclude patterns, are not those that were pinned; "
+            "ray-model inspect prints the id",
+        )
+
+
+def _verify(staging: Path, manifest: Manifest, computed: dict[str, str]) -> None:
+    """Raises :class:`DigestMismatchError` with every file that differs from the store's checksum."""
+    problems: list[str] = []
+    for entry in manifest.files:
+        if entry.checksum is None or entry.checksum_type is None:
+            continue  # the store has none for the whole object: size and ETag are what there is, and the report says so
+        actual = computed.get(entry.path) or checksums.of_file(staging / entry.path, entry.checksum_type)
+        if actual != entry.checksum:
+            problems.append(f"{entry.path}: {entry.checksum_type} is {actual}, the store says {entry.checksum}")
+    if problems:
+        raise DigestMismatchError(
+            f"{manifest.source}: {len(problems)} files differ from the store's checksums:{first_few(problems)}",
+            hint="fetch again; if it stays, the path to the store changes bytes or the object is damaged",
+        )
+
+
+def _snapshot(path: Path, manifest: Manifest, fetch: _Fetch, *, source: str, lock: HeldLock | None = None) -> Snapshot:
+    fetch.seconds["total"] = time.monotonic() - fetch.started
+    size = manifest.size_bytes
+    report = FetchReport(
+        snapshot_id=manifest.snapshot_id,
+        path=path,
+        bytes_store=size if source == "store" else 0,
+        bytes_node=size if source == "node" else 0,
+        bytes_image=size if source == "image" else 0,
+        seconds=dict(fetch.seconds),
+        files_by_check=files_by_check(manifest),
+    )
+    return Snapshot(path=path, snapshot_id=manifest.snapshot_id, manifest=manifest, report=report, lock=lock)

@@ -1,0 +1,81 @@
+"""What a fetch hands back: the snapshot, what it cost, and how far it has come."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+
+from ray_model_serving.contract.cache_format import Manifest
+from ray_model_serving.store.locks import HeldLock
+
+PHASES = ("resolve", "wait", "download", "verify", "commit", "total")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FetchProgress:
+    """Where a fetch stands; ``bytes_done`` counts bytes on disk in phase ``download``, else it is 0 or the total."""
+
+    phase: str
+    bytes_done: int
+    bytes_total: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class FetchReport:
+    """Bytes by where they came from (exactly one is not 0, unless the model is empty) and seconds of each phase."""
+
+    snapshot_id: str
+    path: Path
+    bytes_store: int = 0
+    bytes_node: int = 0
+    bytes_image: int = 0
+    seconds: Mapping[str, float]
+    files_by_check: Mapping[str, int]
+    """How many files were or can be checked by what, such as ``CRC64NVME/FULL_OBJECT`` or ``size and ETag``."""
+
+    def to_json(self) -> dict[str, object]:
+        """The document that ``ray-model fetch --json`` prints."""
+        return {
+            "snapshot_id": self.snapshot_id,
+            "path": str(self.path),
+            "bytes": {"store": self.bytes_store, "node": self.bytes_node, "image": self.bytes_image},
+            "seconds": {phase: round(self.seconds.get(phase, 0.0), 4) for phase in PHASES},
+            "files_by_check": dict(self.files_by_check),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """An immutable directory of model files. Close it when nothing of it is in use any more.
+
+    Until then a shared lock keeps eviction away. A snapshot that is never closed keeps its lock until the process
+    ends, which is the safe side.
+    """
+
+    path: Path
+    snapshot_id: str
+    manifest: Manifest
+    report: FetchReport
+    lock: HeldLock | None = field(default=None, repr=False, compare=False)
+
+    def close(self) -> None:
+        """Release the shared lock; more than once is fine."""
+        if self.lock is not None:
+            self.lock.release()
+
+    def __enter__(self) -> "Snapshot":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def files_by_check(manifest: Manifest) -> dict[str, int]:
+    """Counts files by the check that their checksum type allows."""
+    counts: dict[str, int] = {}
+    for entry in manifest.files:
+        name = entry.checksum_type or "size and ETag"
+        counts[name] = counts.get(name, 0) + 1
+    return counts

@@ -1,0 +1,97 @@
+"""A prefix in S3 to a manifest: what the model consists of right now, pinned by ETag, version and checksum."""
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from ray_model_serving.contract.cache_format import FileEntry, Manifest
+from ray_model_serving.contract.errors import ModelServingError
+from ray_model_serving.contract.uris import S3Uri
+from ray_model_serving.store import checksums
+from ray_model_serving.store.errors import NoObjectsError, StoreRefusedError, raise_together
+from ray_model_serving.store.keys import check_paths, is_selected
+from ray_model_serving.store.s3_client import call
+
+# A prefix with more objects is not one model; without a bound a wrong prefix would list a whole bucket.
+_MAX_OBJECTS = 10_000
+_MAX_PAGES = 1_000
+
+Translate = Callable[[Exception, str], ModelServingError]
+
+
+def resolve_s3(
+    client: Any,
+    uri: S3Uri,
+    include: Sequence[str],
+    exclude: Sequence[str],
+    *,
+    connections: int,
+    deadline: float,
+    translate: Translate,
+) -> Manifest:
+    """LIST the prefix and HEAD every selected object. Every object's problem is reported, not the first one's."""
+    sizes = _list(client, uri, deadline, translate)
+    selected = [
+        path for path, size in sizes.items() if not _is_marker(path, size) and is_selected(path, include, exclude)
+    ]
+    if not selected:
+        raise NoObjectsError(
+            f"{uri}: no objects to fetch; {len(sizes)} objects under the prefix, include {list(include)}, "
+            f"exclude {list(exclude)}",
+            hint="check the prefix (it ends with a slash and is case-sensitive) and the patterns",
+        )
+    check_paths(selected)
+
+    def head(path: str) -> FileEntry | ModelServingError:
+        key = f"{uri.prefix}{path}"
+        try:
+            answer = call(lambda: client.head_object(Bucket=uri.bucket, Key=key, ChecksumMode="ENABLED"), deadline)
+        except Exception as error:  # translate() raises again what is not the store's
+            return translate(error, f"s3://{uri.bucket}/{key}")
+        return _entry(answer, path, key, uri.bucket)
+
+    with ThreadPoolExecutor(max_workers=connections, thread_name_prefix="head") as pool:
+        found = list(pool.map(head, sorted(selected)))
+    raise_together([item for item in found if isinstance(item, ModelServingError)], str(uri))
+    return Manifest(source=str(uri), files=tuple(item for item in found if isinstance(item, FileEntry)))
+
+
+def _list(client: Any, uri: S3Uri, deadline: float, translate: Translate) -> Mapping[str, int]:
+    """Relative path to size of everything under the prefix, in bounded pages."""
+    sizes: dict[str, int] = {}
+    token: dict[str, str] = {}
+    for _ in range(_MAX_PAGES):
+        try:
+            page: Any = call(lambda: client.list_objects_v2(Bucket=uri.bucket, Prefix=uri.prefix, **token), deadline)  # noqa: B023 - called at once
+        except Exception as error:
+            raise translate(error, str(uri)) from error
+        for item in page.get("Contents", []):
+            sizes[str(item["Key"]).removeprefix(uri.prefix)] = int(item["Size"])
+        if len(sizes) > _MAX_OBJECTS:
+            break
+        if not page.get("IsTruncated"):
+            return sizes
+        token = {"ContinuationToken": page["NextContinuationToken"]}
+    raise StoreRefusedError(
+        f"{uri}: more than {_MAX_OBJECTS} objects under the prefix, which is not one model",
+        hint="name the model's own prefix",
+    )
+
+
+def _is_marker(path: str, size: int) -> bool:
+    """Consoles create empty objects that end with a slash, to show folders."""
+    return size == 0 and (path == "" or path.endswith("/"))
+
+
+def _entry(head: Mapping[str, Any], path: str, key: str, bucket: str) -> FileEntry:
+    checksum = checksums.from_head(head, bucket)
+    version = head.get("VersionId")
+    return FileEntry(
+        path=path,
+        key=key,
+        size_bytes=int(head["ContentLength"]),
+        etag=str(head["ETag"]),
+        version_id=str(version) if version and version != "null" else None,
+        checksum=checksum[0] if checksum else None,
+        checksum_type=checksum[1] if checksum else None,
+    )
