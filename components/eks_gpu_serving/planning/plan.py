@@ -2,12 +2,13 @@
 
 from eks_gpu_serving.planning.capacity import CapacityPlan, Cost, HeadPlan, ModelPlan, PoolPlan
 from eks_gpu_serving.planning.models import serving_model
-from eks_gpu_serving.planning.pools import plan_pool
+from eks_gpu_serving.planning.pools import Beside, plan_pool
 from eks_gpu_serving.planning.shapes import pod_shape, replicas_per_pod
 from eks_gpu_serving.planning.system_nodes import SYSTEM_INSTANCES
 from eks_gpu_serving.planning.timeouts import connections_for, fetch_seconds, plan_timeouts
 from eks_gpu_serving.settings import StackSettings
-from ray_model_serving.contract.memory import GIB, actor_memory_bytes
+from ray_model_serving.contract.deployments import INGRESS_CPUS
+from ray_model_serving.contract.memory import GIB, actor_memory_bytes, ingress_memory_bytes
 from ray_model_serving.contract.paths import CACHE_MOUNT_PATH
 from ray_model_serving.contract.problems import Problems, SettingsError
 from ray_model_serving.contract.settings import CacheMedium, ServingSettings
@@ -30,6 +31,8 @@ def plan(settings: StackSettings) -> CapacityPlan:
     problems = Problems()
     resolved = {model.name: serving_model(settings, model) for model in settings.models}
     pool_of = {model.name: settings.pool_of(model) for model in settings.models}
+    everything = tuple(resolved.values())
+    beside = Beside(memory_bytes=ingress_memory_bytes(everything), cpus=INGRESS_CPUS if len(everything) > 1 else 0.0)
     pools: list[PoolPlan] = []
     for index, group in enumerate(settings.node_groups):
         members = [model for name, model in resolved.items() if pool_of[name] == group.name]
@@ -37,7 +40,7 @@ def plan(settings: StackSettings) -> CapacityPlan:
         if not members:
             problems.add(path, "no model runs on this pool; remove it or name it in a model's node_group")
             continue
-        pool = plan_pool(group, members, settings.ray.upgrade, path, problems)
+        pool = plan_pool(group, members, beside, settings.ray.upgrade, path, problems)
         pools += [pool] if pool else []
     _check_head(settings, problems)
     if problems:
@@ -58,7 +61,7 @@ def plan(settings: StackSettings) -> CapacityPlan:
         )
     timeouts = plan_timeouts(models)
     serving = ServingSettings(
-        models=tuple(resolved.values()),
+        models=everything,
         cache_root=CACHE_MOUNT_PATH,
         cache_budget_bytes=min(pool.cache_budget_bytes for pool in pools),
         cache_medium=CacheMedium.INSTANCE_STORE,

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from eks_gpu_serving.planning.capacity import PoolPlan
 from eks_gpu_serving.planning.instances import instance_types
@@ -16,8 +17,21 @@ from ray_model_serving.contract.settings import Device, ModelSettings
 _GB = 1000**3
 
 
+@dataclass(frozen=True, kw_only=True)
+class Beside:
+    """What Ray may place on any worker pod beside replicas: the ingress of an application with several models."""
+
+    memory_bytes: int
+    cpus: float
+
+
 def plan_pool(
-    group: NodeGroupSettings, models: Sequence[ModelSettings], upgrade: Upgrade, path: str, problems: Problems
+    group: NodeGroupSettings,
+    models: Sequence[ModelSettings],
+    beside: Beside,
+    upgrade: Upgrade,
+    path: str,
+    problems: Problems,
 ) -> PoolPlan | None:
     """The pool's plan; None where a refusal went to ``problems``."""
     before = len(problems.found)
@@ -25,7 +39,7 @@ def plan_pool(
     shape = pod_shape(instance, models)
     check_gpus(group, instance, models, path, problems)
     check_devices(instance, models, path, problems)
-    actors_bytes, mapped_bytes, cpus = _worst_pod(models, shape)
+    actors_bytes, mapped_bytes, cpus = _worst_pod(models, shape, beside)
     check_pod(group, instance, shape, needed_pod_bytes(actors_bytes, mapped_bytes), cpus, path, problems)
     min_pods, max_pods = (_pods_for(models, shape, bound) for bound in ("min_replicas", "max_replicas"))
     check_upgrade(group, shape, max_pods, upgrade, path, problems)
@@ -55,12 +69,12 @@ def plan_pool(
     )
 
 
-def _worst_pod(models: Sequence[ModelSettings], shape: PodShape) -> tuple[int, int, float]:
+def _worst_pod(models: Sequence[ModelSettings], shape: PodShape, beside: Beside) -> tuple[int, int, float]:
     """Actor memory, mapped weights and CPUs of the most demanding mix of replicas that Ray may place on one pod."""
     gpu_models = [model for model in models if model.device is Device.CUDA]
     cpu_models = [model for model in models if model.device is Device.CPU]
-    actors = sum(actor_memory_bytes(model) for model in cpu_models)
-    cpus = sum(model.num_cpus for model in cpu_models)
+    actors = beside.memory_bytes + sum(actor_memory_bytes(model) for model in cpu_models)
+    cpus = beside.cpus + sum(model.num_cpus for model in cpu_models)
     mapped = sum(model.weights_bytes for model in cpu_models)
     if len(gpu_models) == 1:
         count = replicas_per_pod(gpu_models[0], shape)

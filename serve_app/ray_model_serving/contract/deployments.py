@@ -1,10 +1,16 @@
 """A model's Ray Serve deployment options: used by the application builder and shown in ``serveConfigV2`` alike."""
 
-from ray_model_serving.contract.memory import actor_memory_bytes
+from collections.abc import Sequence
+
+from ray_model_serving.contract.memory import actor_memory_bytes, ingress_memory_bytes, ingress_ongoing_requests
 from ray_model_serving.contract.settings import ModelSettings
 
 # Serve stops waiting for a replica's requests this long after their own deadline.
 DRAIN_MARGIN_S = 10.0
+# A model's name has no capitals, so no model can have this one.
+INGRESS_NAME = "Ingress"
+# The ingress only passes bytes on. Above 0, since an actor without CPUs could be placed on the head.
+INGRESS_CPUS = 0.25
 
 
 def deployment_options(model: ModelSettings) -> dict[str, object]:
@@ -27,4 +33,17 @@ def deployment_options(model: ModelSettings) -> dict[str, object]:
             "upscale_delay_s": scaling.upscale_delay_s,
             "downscale_delay_s": scaling.downscale_delay_s,
         },
+    }
+
+
+def ingress_options(models: Sequence[ModelSettings]) -> dict[str, object]:
+    """Options of the deployment that stands before the models of an application with several."""
+    ongoing = ingress_ongoing_requests(models)
+    return {
+        "name": INGRESS_NAME,
+        "num_replicas": 1,
+        "max_ongoing_requests": ongoing,
+        "max_queued_requests": ongoing,
+        "graceful_shutdown_timeout_s": max(model.limits.request_deadline_s for model in models) + DRAIN_MARGIN_S,
+        "ray_actor_options": {"num_cpus": INGRESS_CPUS, "memory": ingress_memory_bytes(models)},
     }

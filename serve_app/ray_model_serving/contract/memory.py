@@ -6,7 +6,7 @@ limit and the object store on top of it; the kernel counts both against the same
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ray_model_serving.contract.settings import Device, Dtype, ModelSettings
@@ -16,6 +16,9 @@ GIB = 1024**3
 
 # A Serve replica with torch imported and no model: 390 MiB anonymous, measured by `make demo` (2 cores, no GPU).
 PROCESS_BASELINE_BYTES = 512 * MIB
+# A Serve replica without torch, which passes requests on.
+INGRESS_BASELINE_BYTES = 256 * MIB
+INGRESS_MAX_ONGOING = 128
 # Host memory of a process that holds a CUDA context, and the context's own share of the device. Not measured by this
 # project (it has no GPU to measure on): on the safe side of what NVIDIA's documentation and users report.
 CUDA_HOST_BYTES = 1 * GIB
@@ -47,6 +50,20 @@ def actor_memory_bytes(model: ModelSettings) -> int:
     cuda = CUDA_HOST_BYTES if model.device is Device.CUDA else 0
     requests = model.limits.max_ongoing_requests * model.request_bytes
     return PROCESS_BASELINE_BYTES + cuda + model.host_peak_bytes + requests
+
+
+def ingress_ongoing_requests(models: Sequence[ModelSettings]) -> int:
+    """Requests that an ingress holds at once: what all replicas together can work on, within a fixed bound."""
+    wanted = sum(model.max_replicas * model.limits.max_ongoing_requests for model in models)
+    return min(wanted, INGRESS_MAX_ONGOING)
+
+
+def ingress_memory_bytes(models: Sequence[ModelSettings]) -> int:
+    """What the ingress of an application with several models reserves; 0 with one, which needs no ingress."""
+    if len(models) == 1:
+        return 0
+    largest_body_bytes = max(model.limits.max_body_bytes for model in models)
+    return INGRESS_BASELINE_BYTES + ingress_ongoing_requests(models) * largest_body_bytes
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from eks_gpu_serving.planning.plan import RefusedError, plan
 from eks_gpu_serving.planning.refusals import CACHE_DISK_FRACTION
 from eks_gpu_serving.planning.shapes import DAEMON_SETS_MEMORY_MIB
 from eks_gpu_serving.settings import StackSettings
-from ray_model_serving.contract.memory import GIB, MIB, actor_memory_bytes, needed_pod_bytes
+from ray_model_serving.contract.memory import GIB, MIB, actor_memory_bytes, ingress_memory_bytes, needed_pod_bytes
 
 
 def planned(mapping):
@@ -103,6 +103,16 @@ def test_a_pool_without_a_model_is_refused(small_stack) -> None:
     mapping = small_stack(model={"node_group": "l4"})
     mapping["node_groups"].append({"name": "idle", "instance_type": "g6.xlarge", "max_nodes": 1})
     assert "no model runs on this pool" in refusal(mapping)
+
+
+def test_a_pod_has_room_for_the_ingress_that_several_models_share(small_stack) -> None:
+    mapping = small_stack(model={"num_gpus": 0.5})
+    alone = planned(mapping).pools[0].pod.actors_bytes
+    mapping["models"].append({**mapping["models"][0], "name": "other", "route": "/other"})
+    capacity = planned(mapping)
+    ingress = ingress_memory_bytes([model.settings for model in capacity.models])
+    assert ingress > 0
+    assert capacity.pools[0].pod.actors_bytes == alone + ingress, "Ray may place the ingress on any worker pod"
 
 
 def test_mapped_weights_count_on_a_pod_whose_model_stays_on_the_cpu(small_stack) -> None:
