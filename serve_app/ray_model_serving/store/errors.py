@@ -45,6 +45,12 @@ class InvalidModelFileError(ModelServingError):
     kind = "invalid_model_file"
 
 
+class NoWeightsError(ModelServingError):
+    """Files without a single safetensors file among them."""
+
+    kind = "no_weights"
+
+
 class SnapshotMismatchError(ModelServingError):
     """The store holds other content than the pin names."""
 

@@ -1,0 +1,140 @@
+"""Loads a snapshot into a module that was built without memory.
+
+Same type on the CPU: the module's weights are the mapped file, so replicas of a node share its pages. Another type: one
+tensor at a time. CUDA: safetensors' own path, one pinned tensor at a time (not exercised by this project's tests, which
+have no GPU).
+"""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+
+from ray_model_serving.contract.settings import Device, Dtype
+from ray_model_serving.loading.errors import CheckpointMismatchError
+from ray_model_serving.loading.host_memory import tightest_limit
+from ray_model_serving.loading.matching import check_complete, check_tied, match, tied_names
+from ray_model_serving.loading.meta import Build, build_on_meta
+from ray_model_serving.loading.preflight import check_device, check_host_memory
+from ray_model_serving.loading.report import LoadedModel, LoadReport
+from ray_model_serving.loading.sampler import PeakSampler
+from ray_model_serving.store import Snapshot
+from ray_model_serving.store.checkpoint import Checkpoint, is_converted, read_directory
+
+_TORCH: Mapping[Dtype, torch.dtype] = {
+    Dtype.FLOAT32: torch.float32,
+    Dtype.FLOAT16: torch.float16,
+    Dtype.BFLOAT16: torch.bfloat16,
+}
+
+
+@dataclass
+class _Clock:
+    """Seconds of each phase, added up over the tensors."""
+
+    seconds: dict[str, float]
+
+    def add(self, phase: str, since: float) -> float:
+        now = time.monotonic()
+        self.seconds[phase] += now - since
+        return now
+
+
+def load(
+    snapshot: Snapshot,
+    build: Build,
+    *,
+    dtype: Dtype,
+    device: Device,
+    host_peak_bytes: int | None = None,
+    ignore_keys: Sequence[str] = (),
+) -> LoadedModel:
+    """Build the module on the meta device and give it the snapshot's weights.
+
+    ``host_peak_bytes`` is the declared anonymous memory of the load; a load that needs more is refused before a weight
+    is read, as is one that the cgroup has no room for. ``ignore_keys`` are patterns of checkpoint tensors that the
+    module does not have. Keep the snapshot open while the module is in use. Raises the errors of ``loading.errors`` and
+    ``store.errors``.
+    """
+    started = time.monotonic()
+    clock = _Clock({"map": 0.0, "convert": 0.0, "transfer": 0.0})
+    with PeakSampler() as sampler:
+        checkpoint = read_directory(snapshot.path, snapshot.manifest.files).without(ignore_keys)
+        check_host_memory(checkpoint, dtype, device, host_peak_bytes, tightest_limit())
+        check_device(checkpoint, dtype, device)
+        module = build_on_meta(build, snapshot.path)
+        names = match(module, checkpoint)
+        clock.add("map", started)
+        tensors = dict(_read(snapshot.path, checkpoint, dtype, device, clock))
+        since = time.monotonic()
+        check_tied(names, tensors)
+        _assign(module, names, tensors)
+        _move_buffers(module, device)
+        check_complete(module)
+        module.eval().requires_grad_(False)
+        clock.add("map", since)
+    seconds = {**clock.seconds, "total": time.monotonic() - started}
+    report = LoadReport(
+        seconds=seconds,
+        model_bytes=model_bytes(module),
+        peak_anon_bytes=sampler.peak_anon_bytes,
+        peak_file_bytes=sampler.peak_file_bytes,
+    )
+    return LoadedModel(module=module, report=report)
+
+
+def model_bytes(module: torch.nn.Module) -> int:
+    """Bytes of all parameters and buffers, tied ones once."""
+    tensors = {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+
+
+def _read(
+    directory: Path, checkpoint: Checkpoint, dtype: Dtype, device: Device, clock: _Clock
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Every tensor on its device in its type. One file is open at a time; mapped tensors keep their own file."""
+    by_file: dict[str, list[str]] = {}
+    for name, path in checkpoint.files.items():
+        by_file.setdefault(path, []).append(name)
+    for path, names in by_file.items():
+        with safe_open(directory / path, framework="pt", device=device.value) as file:
+            for name in names:
+                since = time.monotonic()
+                tensor = file.get_tensor(name)
+                since = clock.add("transfer" if device is Device.CUDA else "map", since)
+                if is_converted(checkpoint.tensors[name], dtype):
+                    tensor = tensor.to(_TORCH[dtype])
+                    clock.add("convert", since)
+                yield name, tensor
+
+
+def _assign(module: torch.nn.Module, names: Mapping[str, str], tensors: Mapping[str, torch.Tensor]) -> None:
+    """Give the module its tensors. Tied names get one Parameter object, or the tie would be cut."""
+    canonical = tied_names(module)
+    parameters: dict[str, torch.Tensor] = {}
+    state: dict[str, torch.Tensor] = {}
+    for name, source in names.items():
+        if name in canonical:
+            first = canonical[name]
+            if first not in parameters:
+                parameters[first] = torch.nn.Parameter(tensors[source], requires_grad=False)
+            state[name] = parameters[first]
+        else:
+            state[name] = tensors[source]
+    try:
+        module.load_state_dict(state, strict=True, assign=True)
+    except RuntimeError as error:
+        raise CheckpointMismatchError(
+            f"the model does not take the checkpoint: {error}", hint="look at the model class's own load hooks"
+        ) from error
+
+
+def _move_buffers(module: torch.nn.Module, device: Device) -> None:
+    """Buffers that build() gave a value are still where it made them."""
+    for child in module.modules():
+        for name, buffer in child.named_buffers(recurse=False):
+            if not buffer.is_meta and buffer.device.type != device.value:
+                setattr(child, name, buffer.to(device.value))

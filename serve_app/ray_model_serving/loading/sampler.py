@@ -1,0 +1,66 @@
+"""Peak anonymous and file-backed memory of this process while something runs, from ``/proc/self/status``.
+
+``ru_maxrss`` will not do: it counts mapped files, which replicas share and the kernel may drop.
+"""
+
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+
+_STATUS = Path("/proc/self/status")
+_INTERVAL_S = 0.003
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resident:
+    """Resident memory of this process, in bytes."""
+
+    anon_bytes: int
+    file_bytes: int
+
+
+def parse_status(text: str) -> Resident:
+    """RssAnon and RssFile of a ``/proc/<pid>/status``; 0 where the kernel gives none."""
+    values = dict(line.split(":", 1) for line in text.splitlines() if line.startswith("Rss"))
+    kib = {name: int(value.split()[0]) for name, value in values.items()}
+    return Resident(anon_bytes=kib.get("RssAnon", 0) * 1024, file_bytes=kib.get("RssFile", 0) * 1024)
+
+
+def resident() -> Resident:
+    """What this process has now."""
+    return parse_status(_STATUS.read_text(encoding="ascii"))
+
+
+@dataclass
+class PeakSampler:
+    """Samples every few milliseconds in a thread, between ``with`` and its end; peaks are over the start."""
+
+    peak_anon_bytes: int = 0
+    peak_file_bytes: int = 0
+    _baseline: Resident = field(default_factory=resident)
+    _stop: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
+
+    def __enter__(self) -> "PeakSampler":
+        self._baseline = resident()
+        self._thread = threading.Thread(target=self._run, name="memory-sampler", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        if self._thread:
+            self._thread.join()
+        self._sample()
+
+    def _run(self) -> None:
+        while not self._stop.wait(_INTERVAL_S):
+            self._sample()
+
+    def _sample(self) -> None:
+        now = resident()
+        self.peak_anon_bytes = max(self.peak_anon_bytes, now.anon_bytes - self._baseline.anon_bytes)
+        self.peak_file_bytes = max(self.peak_file_bytes, now.file_bytes - self._baseline.file_bytes)
