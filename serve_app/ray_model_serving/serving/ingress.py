@@ -1,0 +1,89 @@
+"""The front of an application with several models: passes a request to the model with the longest matching route."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import ray.serve.metrics
+from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
+from ray.serve.handle import DeploymentHandle
+from starlette.requests import Request
+from starlette.responses import Response as HttpResponse
+
+from ray_model_serving.contract.settings import ModelSettings
+from ray_model_serving.serving.exchange import RefusedError, Response, is_under, read_body, retry_after
+from ray_model_serving.serving.replica import to_http
+from ray_model_serving.telemetry import Telemetry
+
+log = logging.getLogger("ray.serve")
+
+# The model's own clock starts later and has the better answer; this one covers the time in the queue before it.
+_DEADLINE_MARGIN_S = 1.0
+_RETRY_WHEN_FULL_S = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """A model and the handle of its deployment."""
+
+    model: ModelSettings
+    handle: DeploymentHandle
+
+
+class Ingress:
+    """Keeps the same limits as the model's own replica, so that nothing unbounded reaches this process either."""
+
+    def __init__(self, models: Sequence[ModelSettings], *handles: DeploymentHandle) -> None:
+        pairs = zip(models, handles, strict=True)
+        targets = [Target(model=model, handle=handle) for model, handle in pairs]
+        self._targets = sorted(targets, key=lambda target: len(target.model.route), reverse=True)
+        self._telemetry = Telemetry(ray.serve.metrics)
+
+    async def __call__(self, request: Request) -> HttpResponse:
+        try:
+            return to_http(await self._pass_on(request))
+        except RefusedError as refusal:
+            if refusal.reason:
+                self._telemetry.rejected(refusal.reason)
+            return to_http(refusal.to_response())
+
+    async def _pass_on(self, request: Request) -> Response:
+        path: str = request.scope["path"]
+        target = next((target for target in self._targets if is_under(path, target.model.route)), None)
+        if target is None:
+            routes = ", ".join(target.model.route for target in self._targets)
+            raise RefusedError(404, "not_found", f"nothing answers {path!r}", hint=f"routes: {routes}")
+        limits = target.model.limits
+        clock = asyncio.timeout(limits.request_deadline_s + _DEADLINE_MARGIN_S)
+        try:
+            async with clock:
+                body = await read_body(request.stream(), limits.max_body_bytes)
+                return await target.handle.forward.remote(request.method, path, body)
+        except RefusedError:
+            raise
+        except BackPressureError as error:
+            raise _full(target.model) from error
+        except DeploymentUnavailableError as error:
+            raise _unavailable(target.model) from error
+        except Exception as error:
+            if clock.expired():
+                raise _late(target.model) from error
+            log.error("the replica of model %s was lost during a request", target.model.name, exc_info=error)
+            raise _unavailable(target.model) from error
+
+
+def _full(model: ModelSettings) -> RefusedError:
+    message = f"model {model.name} has max_queued_requests {model.limits.max_queued_requests} waiting"
+    return RefusedError(503, "busy", message, permanent=False, reason=None, headers=retry_after(_RETRY_WHEN_FULL_S))
+
+
+def _unavailable(model: ModelSettings) -> RefusedError:
+    headers = retry_after(_RETRY_WHEN_FULL_S)
+    message = f"model {model.name} has no replica that could answer"
+    return RefusedError(503, "unavailable", message, permanent=False, reason=None, headers=headers)
+
+
+def _late(model: ModelSettings) -> RefusedError:
+    message = f"model {model.name} did not answer within request_deadline_s {model.limits.request_deadline_s:g}"
+    return RefusedError(504, "deadline", message, permanent=False, reason="deadline")

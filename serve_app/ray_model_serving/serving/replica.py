@@ -1,0 +1,75 @@
+"""The deployment of one model: Ray Serve's side of :class:`ModelService`."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+
+import ray
+import ray.serve
+import ray.serve.metrics
+from starlette.requests import Request
+from starlette.responses import Response as HttpResponse
+
+from ray_model_serving.contract.settings import LoadMode, ServingSettings
+from ray_model_serving.serving.exchange import Response
+from ray_model_serving.serving.service import ModelService
+from ray_model_serving.serving.worker import ModelWorker, create_model
+from ray_model_serving.telemetry import Telemetry
+
+
+class BrokenReplicaError(RuntimeError):
+    """Makes Serve replace a replica whose process can't go on."""
+
+
+class ModelReplica:
+    """One replica of one model. Serve's options for it come from ``contract.deployments.deployment_options``."""
+
+    async def __init__(self, settings: ServingSettings, model_name: str) -> None:
+        # Serve sends no traffic before this returns, has no time-out on it, and goes on answering the controller as
+        # long as it awaits. A health check that raised while loading would count as a failed start instead.
+        model = next(model for model in settings.models if model.name == model_name)
+        executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="model")
+        served = await asyncio.get_running_loop().run_in_executor(executor, create_model, model)
+        self._service = ModelService(
+            model,
+            ModelWorker(settings, model, served),
+            load_deadline_s=settings.load_deadline_s,
+            executor=executor,
+            telemetry=Telemetry(ray.serve.metrics),
+            problem_with=served.problem_with,
+            identity=_identity(),
+        )
+        if model.load_mode is LoadMode.BACKGROUND:
+            await self._service.open()
+
+    async def __call__(self, request: Request) -> HttpResponse:
+        return to_http(await self._service.answer(request.method, request.scope["path"], request.stream()))
+
+    async def forward(self, method: str, path: str, body: bytes) -> Response:
+        """A request that the application's ingress passes on."""
+        return await self._service.answer(method, path, _one_chunk(body))
+
+    async def check_health(self) -> None:
+        """Raises only for what a new process would cure; a load in progress, long or failed, is not that."""
+        fault = self._service.fault
+        if fault:
+            raise BrokenReplicaError(fault)
+
+
+def to_http(response: Response) -> HttpResponse:
+    return HttpResponse(response.body, status_code=response.status, headers=dict(response.headers))
+
+
+async def _one_chunk(body: bytes) -> AsyncIterator[bytes]:
+    yield body
+
+
+def _identity() -> dict[str, object]:
+    context = ray.get_runtime_context()
+    return {
+        "replica_id": ray.serve.get_replica_context().replica_id.unique_id,
+        "actor_id": context.get_actor_id(),
+        "node_id": context.get_node_id(),
+        "pid": os.getpid(),
+    }

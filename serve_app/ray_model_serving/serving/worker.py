@@ -1,0 +1,130 @@
+"""What runs on a replica's one model thread: the class is imported, the model loaded, warmed up and asked."""
+
+import importlib
+import logging
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ray_model_serving.contract.cache_format import CacheLayout
+from ray_model_serving.contract.errors import ModelServingError
+from ray_model_serving.contract.settings import ModelSettings, ServingSettings
+from ray_model_serving.model import ServedModel
+from ray_model_serving.serving.slots import load_slot
+from ray_model_serving.store import FetchProgress, ModelStore, Snapshot
+
+log = logging.getLogger("ray.serve")
+
+
+class BadModelClassError(ModelServingError):
+    """``model_class`` does not lead to a class of a model."""
+
+    kind = "bad_model_class"
+
+
+def create_model(model: ModelSettings) -> ServedModel:
+    """Import and instantiate the model engineer's class. Raises :class:`BadModelClassError`."""
+    module_name, _, class_name = model.model_class.partition(":")
+    hint = "write module:Class of a ServedModel that is installed in the serving image"
+    try:
+        found = getattr(importlib.import_module(module_name), class_name)
+    except (ImportError, AttributeError) as error:
+        raise BadModelClassError(f"model_class {model.model_class!r} can't be imported: {error}", hint=hint) from error
+    if not isinstance(found, type) or not issubclass(found, ServedModel):
+        raise BadModelClassError(f"model_class {model.model_class!r} is not a subclass of ServedModel", hint=hint)
+    try:
+        served = found()
+    except TypeError as error:
+        raise BadModelClassError(f"{model.model_class} can't be created: {error}", hint=hint) from error
+    served.max_batch_size = model.limits.max_batch_size
+    return served
+
+
+class ModelWorker:
+    """Loads, warms up and asks one model. Not thread-safe: one thread calls it; the event loop reads its attributes."""
+
+    def __init__(self, settings: ServingSettings, model: ModelSettings, served: ServedModel) -> None:
+        self._settings = settings
+        self._model = model
+        self._served = served
+        self._snapshot: Snapshot | None = None
+        self._started = 0.0
+        self.phase: str | None = None
+        """What the load is doing, or None."""
+        self.progress: FetchProgress | None = None
+        self.report: dict[str, Any] | None = None
+        """The last load, in the shape that ``ray-model load --json`` prints, with ``warm_up`` among its seconds."""
+
+    @property
+    def snapshot_id(self) -> str | None:
+        return self._snapshot.snapshot_id if self._snapshot else None
+
+    def load(self) -> None:
+        """Files to the node, weights to the device. Raises the typed errors of store and loading."""
+        settings, model = self._settings, self._model
+        self._started, started_at = time.monotonic(), time.time()
+        if self._snapshot:  # from an attempt that failed later on
+            self._snapshot.close()
+        root = Path(settings.cache_root)
+        store = ModelStore(
+            root,
+            baked_root=Path(settings.baked_root) if settings.baked_root else None,
+            connections=settings.connections,
+            expected_role_arn=settings.expected_role_arn,
+        )
+        self.phase = "resolve"
+        self._snapshot = snapshot = store.ensure(
+            model.uri,
+            include=model.include,
+            exclude=model.exclude,
+            snapshot_id=model.snapshot_id,
+            on_progress=self._on_progress,
+        )
+        # Here and not above: the builder of the application imports this module and needs no torch.
+        from ray_model_serving.loading import load
+
+        self._served.directory = snapshot.path
+        self.phase, waiting_since = "wait", time.monotonic()
+        slots = load_slot(
+            CacheLayout(root).locks, at_once=settings.loads_at_once_per_node, deadline_s=settings.load_deadline_s
+        )
+        with slots:
+            waited_s = time.monotonic() - waiting_since
+            self.phase = "map"
+            loaded = load(
+                snapshot,
+                self._served.build,
+                dtype=model.dtype,
+                device=model.device,
+                host_peak_bytes=model.host_peak_bytes,
+                ignore_keys=self._served.ignore_keys,
+            )
+        self._served.module = loaded.module
+        self.report = _joined(snapshot.report.to_json(), loaded.report.to_json())
+        self.report["started_at_s"] = round(started_at, 3)
+        # The lock of the snapshot and the slot: both are time spent on other processes of the node.
+        self.report["seconds"]["wait"] = round(self.report["seconds"]["wait"] + waited_s, 4)
+
+    def warm_up(self) -> None:
+        """The model's own warm-up; after it the load report is complete."""
+        assert self.report is not None  # the gate warms up after it loaded
+        self.phase, started = "warm_up", time.monotonic()
+        self._served.warm_up()
+        ended = time.monotonic()
+        self.report["seconds"]["warm_up"] = round(ended - started, 4)
+        self.report["seconds"]["total"] = round(ended - self._started, 4)
+        self.phase = None
+        log.info("model %s is ready: %s", self._model.name, self.report)
+
+    def predict(self, inputs: list[Any]) -> Sequence[Any]:
+        return self._served.predict_batch(inputs)
+
+    def _on_progress(self, progress: FetchProgress) -> None:
+        self.phase, self.progress = progress.phase, progress
+
+
+def _joined(fetch: dict[str, Any], load: dict[str, Any]) -> dict[str, Any]:
+    joined = {**fetch, **load}
+    joined["seconds"] = {**fetch["seconds"], **load["seconds"]}
+    return joined
