@@ -82,8 +82,8 @@ class Limits:
     }
 
     max_ongoing_requests: int = setting(8, doc="requests that one replica works on at once", minimum=1, maximum=1024)
-    max_queued_requests: int = setting(16, doc="requests that wait per proxy; over it 503", minimum=0, maximum=10_000)
-    max_batch_size: int = setting(8, doc="requests in one forward pass", minimum=1, maximum=1024)
+    max_queued_requests: int = setting(16, doc="requests that wait per proxy; over it 503", minimum=1, maximum=10_000)
+    max_batch_size: int = setting(8, doc="inputs in one forward pass", minimum=1, maximum=1024)
     batch_wait_s: float = setting(0.01, doc="how long a batch waits to fill", minimum=0, maximum=5)
     request_deadline_s: float = setting(30.0, doc="a request older than this is dropped", above=0, maximum=3600)
     max_body_bytes: int = setting(8 * 1024**2, doc="largest request body", minimum=1, maximum=1024**3)
