@@ -1,0 +1,132 @@
+"""The AWS identity of the pods that read models: one role, one service account, the models' prefixes, nothing else."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pulumi
+import pulumi_aws as aws
+
+from eks_gpu_serving.args import raise_problems, read_args
+from eks_gpu_serving.identity_documents import (
+    MAX_INLINE_POLICY_CHARACTERS,
+    irsa_trust_document,
+    model_read_document,
+    to_policy_text,
+)
+from eks_gpu_serving.tokens import token
+from ray_model_serving.contract.uris import BadUriError, parse_model_uri
+
+# Kubernetes object names, RFC 1123 label; without it a `*` would open the role to every service account.
+_OBJECT_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_REGION = re.compile(r"[a-z]{2}(-[a-z]+)+-\d")
+# Key ARNs only: IAM compares aliases with nothing.
+_KEY_ARN = re.compile(r"arn:aws[a-z-]*:kms:[a-z0-9-]+:\d{12}:key/[A-Za-z0-9-]+")
+# IAM: role names have at most 64 characters; Pulumi adds eight to "<name>-role".
+_MAX_NAME = 64 - 8 - len("-role")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelAccessRoleArgs:
+    """Arguments of :class:`ModelAccessRole`."""
+
+    model_uris: Sequence[str]
+    """``s3://bucket/prefix/`` of each model. ``file://`` needs no permission."""
+    namespace: str
+    """Kubernetes namespace of the service account."""
+    service_account: str
+    """Name of the service account, exactly; no wildcard."""
+    oidc_issuer: pulumi.Input[str]
+    """The cluster's OIDC issuer, with or without ``https://``."""
+    oidc_provider_arn: pulumi.Input[str]
+    """ARN of the IAM OIDC provider of that issuer."""
+    region: str
+    """Region of the buckets and their keys, such as us-east-1."""
+    kms_key_arns: Sequence[str] | None = None
+    """Keys that the buckets are encrypted with; ARNs of keys, not of aliases. Default: none."""
+    tags: Mapping[str, str] | None = None
+    """Tags of the role."""
+
+
+class ModelAccessRole(pulumi.ComponentResource):
+    """A role that one service account may assume to read the models, prefix by prefix (IRSA).
+
+    Creates:
+
+    - an IAM role whose trust names the service account and the audience in one condition;
+    - its inline policy: ListBucket and GetObject below each prefix, kms:Decrypt through S3 where keys are given.
+
+    Does not:
+
+    - create the service account; annotate it with ``eks.amazonaws.com/role-arn: <role_arn>``;
+    - write, delete, or read anything outside the prefixes;
+    - create the OIDC provider.
+    """
+
+    role_arn: pulumi.Output[str]
+    """ARN of the role, for the service account's annotation and for ``expected_role_arn``."""
+
+    def __init__(self, name: str, args: ModelAccessRoleArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__(token("ModelAccessRole"), name, {}, opts)
+        args = read_args(ModelAccessRoleArgs, args, f"ModelAccessRole {name!r}")
+        raise_problems(f"ModelAccessRole {name!r}", _problems(name, args))
+        namespace, service_account = args.namespace, args.service_account
+
+        def trust(values: Mapping[str, str]) -> str:
+            return to_policy_text(irsa_trust_document(**values, namespace=namespace, service_account=service_account))
+
+        self.role = aws.iam.Role(
+            f"{name}-role",
+            description=f"Reads models for {namespace}/{service_account}",
+            assume_role_policy=pulumi.Output.all(
+                oidc_provider_arn=args.oidc_provider_arn, oidc_issuer=args.oidc_issuer
+            ).apply(trust),
+            tags=args.tags,
+            opts=pulumi.ResourceOptions(parent=self),
+        )
+
+        document = model_read_document(
+            model_uris=args.model_uris, region=args.region, kms_key_arns=args.kms_key_arns or ()
+        )
+        if document is not None:
+            aws.iam.RolePolicy(
+                f"{name}-read-models",
+                role=self.role.name,
+                policy=to_policy_text(document),
+                opts=pulumi.ResourceOptions(parent=self),
+            )
+
+        self.role_arn = self.role.arn
+        self.register_outputs({"role_arn": self.role_arn})
+
+
+def _problems(name: str, args: ModelAccessRoleArgs) -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
+    if len(name) > _MAX_NAME:
+        found.append(("name", f"got {name!r} with {len(name)} characters, at most {_MAX_NAME}: IAM role names have 64"))
+    for field in ("namespace", "service_account"):
+        value = getattr(args, field)
+        if not _OBJECT_NAME.fullmatch(value):
+            found.append((field, f"got {value!r}, must be the exact name of one Kubernetes object, without wildcards"))
+    if not _REGION.fullmatch(args.region):
+        found.append(("region", f"got {args.region!r}, must be an AWS region such as us-east-1"))
+    for index, text in enumerate(args.model_uris):
+        try:
+            parse_model_uri(text)
+        except BadUriError as error:
+            found.append((f"model_uris[{index}]", str(error)))
+    for index, arn in enumerate(args.kms_key_arns or ()):
+        if not _KEY_ARN.fullmatch(arn):
+            found.append((f"kms_key_arns[{index}]", f"got {arn!r}, must be the ARN of a key; an alias grants nothing"))
+    if not found:
+        found += _size_problems(args)
+    return found
+
+
+def _size_problems(args: ModelAccessRoleArgs) -> list[tuple[str, str]]:
+    document = model_read_document(model_uris=args.model_uris, region=args.region, kms_key_arns=args.kms_key_arns or ())
+    length = len(to_policy_text(document)) if document else 0
+    if length <= MAX_INLINE_POLICY_CHARACTERS:
+        return []
+    limit = f"IAM takes {MAX_INLINE_POLICY_CHARACTERS}; put the models below a common prefix"
+    return [("model_uris", f"{len(args.model_uris)} URIs make a policy of {length} characters, {limit}")]

@@ -1,0 +1,196 @@
+"""A GPU node group whose NVMe instance store carries the model cache.
+
+Our own launch template: pulumi-eks can't express encrypted gp3, IMDSv2 with one hop and NVMe user data together.
+"""
+
+import base64
+import json
+from collections.abc import Mapping
+
+import pulumi
+import pulumi_aws as aws
+
+from eks_gpu_serving.args import raise_problems, read_args
+from eks_gpu_serving.identity_documents import ec2_trust_document
+from eks_gpu_serving.nodes.gpu_node_group_args import (
+    GpuNodeGroupArgs,
+    desired_nodes,
+    min_nodes,
+    problems,
+    root_volume_iops,
+    root_volume_size_gib,
+    root_volume_throughput_mibps,
+    system,
+)
+from eks_gpu_serving.nodes.names import (
+    GPU_PRESENT_LABEL,
+    GPU_TAINT,
+    OPERATING_SYSTEM_LABEL,
+    POOL_LABEL,
+    OperatingSystem,
+)
+from eks_gpu_serving.nodes.operating_systems import OPERATING_SYSTEMS, OperatingSystemFacts, stock_ami_type
+from eks_gpu_serving.nodes.user_data import ClusterJoin, Taint, render_user_data
+from eks_gpu_serving.planning.instances import instance_types
+from eks_gpu_serving.settings import CapacityType
+from eks_gpu_serving.tokens import token
+
+# What a node needs to join, to give pods addresses, to pull images and to be reached without SSH. No S3: models are
+# read with the pods' own role, never the node's.
+_NODE_POLICIES = {
+    "worker": "AmazonEKSWorkerNodePolicy",
+    "cni": "AmazonEKS_CNI_Policy",
+    "registry": "AmazonEC2ContainerRegistryPullOnly",
+    "ssm": "AmazonSSMManagedInstanceCore",
+}
+_TAINT_VALUE = "true"
+
+
+class GpuNodeGroup(pulumi.ComponentResource):
+    """A managed node group of one GPU instance type, with the instance store mounted for the model cache.
+
+    Creates:
+
+    - an IAM role for the nodes, without access to any bucket;
+    - a launch template: user data for the instance store, IMDSv2 with one hop, encrypted gp3, tags;
+    - a managed node group, tainted ``nvidia.com/gpu=true:NoSchedule``.
+
+    Does not:
+
+    - create an access entry: EKS makes one for a managed node group (authentication mode API or API_AND_CONFIG_MAP);
+    - install a device plugin (AL2023 needs one, see NvidiaDevicePlugin) or an autoscaler;
+    - protect anything: nodes are replaceable, models are not kept on them only.
+    """
+
+    node_group_name: pulumi.Output[str]
+    """Physical name of the node group."""
+    node_role_arn: pulumi.Output[str]
+    """ARN of the nodes' role."""
+
+    def __init__(self, name: str, args: GpuNodeGroupArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__(token("GpuNodeGroup"), name, {}, opts)
+        args = read_args(GpuNodeGroupArgs, args, f"GpuNodeGroup {name!r}")
+        raise_problems(f"GpuNodeGroup {name!r}", problems(name, args))
+        operating_system = system(args)
+        tags = {**(args.tags or {}), "Name": name}
+        labels = _labels(args.pool or name, operating_system, args.labels or {})
+        taints = (Taint(key=GPU_TAINT, value=_TAINT_VALUE, effect="NoSchedule"),)
+
+        self.node_role = aws.iam.Role(
+            f"{name}-node-role",
+            assume_role_policy=json.dumps(ec2_trust_document(args.partition or "aws")),
+            tags=tags,
+            opts=pulumi.ResourceOptions(parent=self),
+        )
+        attachments = [
+            aws.iam.RolePolicyAttachment(
+                f"{name}-node-{suffix}",
+                role=self.node_role.name,
+                policy_arn=f"arn:{args.partition or 'aws'}:iam::aws:policy/{policy}",
+                opts=pulumi.ResourceOptions(parent=self),
+            )
+            for suffix, policy in _NODE_POLICIES.items()
+        ]
+
+        self.launch_template = aws.ec2.LaunchTemplate(
+            f"{name}-template",
+            image_id=args.ami_id,
+            user_data=_user_data(args, operating_system, labels, taints),
+            metadata_options=aws.ec2.LaunchTemplateMetadataOptionsArgs(
+                http_endpoint="enabled", http_tokens="required", http_put_response_hop_limit=1
+            ),
+            block_device_mappings=_volumes(args, OPERATING_SYSTEMS[operating_system]),
+            tag_specifications=[
+                aws.ec2.LaunchTemplateTagSpecificationArgs(resource_type=kind, tags=tags)
+                for kind in ("instance", "volume")
+            ],
+            update_default_version=True,
+            tags=tags,
+            opts=pulumi.ResourceOptions(parent=self),
+        )
+
+        self.node_group = aws.eks.NodeGroup(
+            f"{name}-nodes",
+            cluster_name=args.cluster_name,
+            node_role_arn=self.node_role.arn,
+            subnet_ids=args.subnet_ids,
+            instance_types=[args.instance_type],
+            ami_type=_ami_type(args, operating_system),
+            release_version=args.ami_release_version,
+            capacity_type=(args.capacity_type or CapacityType.ON_DEMAND).name,
+            launch_template=aws.eks.NodeGroupLaunchTemplateArgs(
+                id=self.launch_template.id, version=self.launch_template.latest_version.apply(lambda v: f"{v:.0f}")
+            ),
+            scaling_config=aws.eks.NodeGroupScalingConfigArgs(
+                min_size=min_nodes(args), max_size=args.max_nodes, desired_size=desired_nodes(args)
+            ),
+            update_config=aws.eks.NodeGroupUpdateConfigArgs(max_unavailable=1),
+            node_repair_config=aws.eks.NodeGroupNodeRepairConfigArgs(
+                enabled=args.enable_node_repair is not False, max_parallel_nodes_repaired_count=1
+            ),
+            labels=labels,
+            taints=[
+                aws.eks.NodeGroupTaintArgs(key=taint.key, value=taint.value, effect="NO_SCHEDULE") for taint in taints
+            ],
+            tags=tags,
+            # Without its policies a node can't join, and can't be drained while the group is deleted.
+            opts=pulumi.ResourceOptions(
+                parent=self, depends_on=attachments, ignore_changes=["scalingConfig.desiredSize"]
+            ),
+        )
+
+        self.node_group_name = self.node_group.node_group_name
+        self.node_role_arn = self.node_role.arn
+        self.register_outputs({"node_group_name": self.node_group_name, "node_role_arn": self.node_role_arn})
+
+
+def _ami_type(args: GpuNodeGroupArgs, operating_system: OperatingSystem) -> str | None:
+    if args.ami_id is not None:
+        return None
+    return args.ami_type or stock_ami_type(operating_system, instance_types()[args.instance_type])
+
+
+def _labels(pool: str, operating_system: OperatingSystem, more: Mapping[str, str]) -> dict[str, str]:
+    return {**more, POOL_LABEL: pool, OPERATING_SYSTEM_LABEL: operating_system.value, GPU_PRESENT_LABEL: "true"}
+
+
+def _volumes(args: GpuNodeGroupArgs, facts: OperatingSystemFacts) -> list[aws.ec2.LaunchTemplateBlockDeviceMappingArgs]:
+    data = aws.ec2.LaunchTemplateBlockDeviceMappingEbsArgs(
+        volume_type="gp3",
+        volume_size=root_volume_size_gib(args),
+        iops=root_volume_iops(args),
+        throughput=root_volume_throughput_mibps(args),
+        encrypted="true",
+        kms_key_id=args.kms_key_id,
+        delete_on_termination="true",
+    )
+    volumes = [aws.ec2.LaunchTemplateBlockDeviceMappingArgs(device_name=facts.data_device, ebs=data)]
+    if facts.root_device != facts.data_device:
+        # The system's own small volume: its size comes with the image.
+        boot = aws.ec2.LaunchTemplateBlockDeviceMappingEbsArgs(
+            volume_type="gp3", encrypted="true", kms_key_id=args.kms_key_id, delete_on_termination="true"
+        )
+        volumes.insert(0, aws.ec2.LaunchTemplateBlockDeviceMappingArgs(device_name=facts.root_device, ebs=boot))
+    return volumes
+
+
+def _user_data(
+    args: GpuNodeGroupArgs, operating_system: OperatingSystem, labels: Mapping[str, str], taints: tuple[Taint, ...]
+) -> pulumi.Input[str]:
+    """Base64, as EC2 wants it."""
+    if args.ami_id is None:
+        return _base64(render_user_data(operating_system))
+
+    def render(values: Mapping[str, str]) -> str:
+        return _base64(render_user_data(operating_system, ClusterJoin(**values, labels=labels, taints=taints)))
+
+    return pulumi.Output.all(
+        name=args.cluster_name,
+        endpoint=args.cluster_endpoint,
+        certificate_authority=args.cluster_certificate_authority,
+        service_cidr=args.cluster_service_cidr,
+    ).apply(render)
+
+
+def _base64(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
