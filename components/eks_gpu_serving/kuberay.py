@@ -36,10 +36,16 @@ class KubeRayOperatorArgs:
 class KubeRayOperator(pulumi.ComponentResource):
     """Installs KubeRay.
 
-    Creates: Namespace, the custom resource definitions, the Helm release. The definitions stay when the stack is
-    destroyed: deleting one deletes every object of its kind in the cluster, also those of others.
-    Does not: create a RayService. What has one must depend on this component, so that it is deleted while the operator
-    still runs; without it a RayService hangs on its finalizer.
+    Creates:
+
+    - the operator's namespace and its Helm release, of one version;
+    - the custom resource definitions of that version. They stay when the stack is destroyed: deleting one deletes every
+      object of its kind in the cluster, also those of others.
+
+    Does not:
+
+    - create a RayService. What has one must depend on this component, so that it is deleted while the operator still
+      runs; without it a RayService hangs on its finalizer.
     """
 
     namespace: pulumi.Output[str]

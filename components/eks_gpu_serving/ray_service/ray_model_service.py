@@ -26,9 +26,16 @@ class RayModelServiceArgs(GpuServingStackArgs):
 class RayModelService(pulumi.ComponentResource):
     """Serves the models of a stack with Ray Serve on a cluster that has the KubeRay operator and the GPU pools.
 
-    Creates: Namespace, two ServiceAccounts, the prefetch ConfigMap, the RayService.
-    Does not: create nodes, the operator or the IAM role. Pass the cluster as a Kubernetes provider in ``opts``. The
-    update is done once the service is Ready, or fails when its time is up.
+    Creates:
+
+    - a namespace, the service accounts of head and workers, the prefetch list of each pool in one ConfigMap;
+    - the RayService. An update is done once it is Ready, or fails when its time is up.
+
+    Does not:
+
+    - create nodes, the operator or the IAM role;
+    - choose a cluster: pass it as a Kubernetes provider in ``opts``, with ``enable_config_map_mutable`` so that a new
+      model version changes the ConfigMap in place.
     """
 
     service_name: pulumi.Output[str]
@@ -89,4 +96,4 @@ class RayModelService(pulumi.ComponentResource):
 
         self.service_name = pulumi.Output.from_input(settings.service_name)
         self.namespace = pulumi.Output.from_input(settings.ray.namespace)
-        self.register_outputs({"serviceName": self.service_name, "namespace": self.namespace})
+        self.register_outputs({"service_name": self.service_name, "namespace": self.namespace})

@@ -10,7 +10,7 @@ import yaml
 
 from eks_gpu_serving.planning.capacity import CapacityPlan
 from eks_gpu_serving.settings import StackSettings
-from ray_model_serving.contract.deployments import deployment_options
+from ray_model_serving.contract.deployments import deployment_options, ingress_options
 from ray_model_serving.contract.paths import SERVE_PORT
 
 APPLICATION_BUILDER = "ray_model_serving.app:build"
@@ -26,13 +26,15 @@ def serve_config(settings: StackSettings, plan: CapacityPlan, *, model_role_arn:
 
 def _document(settings: StackSettings, plan: CapacityPlan, model_role_arn: str | None) -> dict[str, Any]:
     serving = dataclasses.replace(plan.serving, expected_role_arn=model_role_arn)
+    several = len(serving.models) > 1
+    deployments = [deployment_options(model) for model in serving.models]
     application = {
         "name": settings.service_name,
-        # One model is the whole application; several are told apart by their routes below it.
-        "route_prefix": serving.models[0].route if len(serving.models) == 1 else "/",
+        # One model is the whole application; several stand behind an ingress that tells them apart by their routes.
+        "route_prefix": "/" if several else serving.models[0].route,
         "import_path": APPLICATION_BUILDER,
         "args": serving.to_mapping(),
-        "deployments": [deployment_options(model) for model in serving.models],
+        "deployments": [*deployments, ingress_options(serving.models)] if several else deployments,
     }
     return {
         "proxy_location": "EveryNode",
