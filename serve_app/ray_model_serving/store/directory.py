@@ -7,6 +7,7 @@ from ray_model_serving.contract.cache_format import FileEntry, Manifest
 from ray_model_serving.contract.uris import FileUri
 from ray_model_serving.store.errors import DirectoryNotFoundError, NoObjectsError
 from ray_model_serving.store.keys import is_selected
+from ray_model_serving.store.report import MTIME_ETAG
 
 
 def resolve_directory(uri: FileUri, include: Sequence[str], exclude: Sequence[str]) -> Manifest:
@@ -22,7 +23,7 @@ def resolve_directory(uri: FileUri, include: Sequence[str], exclude: Sequence[st
         relative = path.relative_to(root).as_posix()
         if is_selected(relative, include, exclude):
             status = path.stat()
-            etag = f"mtime-{status.st_mtime_ns}"
+            etag = f"{MTIME_ETAG}{status.st_mtime_ns}"
             files.append(FileEntry(path=relative, key=str(path), size_bytes=status.st_size, etag=etag))
     if not files:
         raise NoObjectsError(

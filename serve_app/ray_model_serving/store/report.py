@@ -1,13 +1,16 @@
 """What a fetch hands back: the snapshot, what it cost, and how far it has come."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
-from ray_model_serving.contract.cache_format import Manifest
+from ray_model_serving.contract.cache_format import FileEntry, Manifest
 from ray_model_serving.store.locks import HeldLock
 
+MTIME_ETAG = "mtime-"
+"""A file that is used in place has no ETag; its time stands in, so that its snapshot id changes with it."""
 PHASES = ("resolve", "wait", "download", "verify", "commit", "total")
 
 
@@ -72,10 +75,13 @@ class Snapshot:
         self.close()
 
 
+def check_of(entry: FileEntry) -> str:
+    """What a file is checked by: its checksum's type, or what there is without one."""
+    if entry.checksum_type:
+        return entry.checksum_type
+    return "size" if entry.etag.startswith(MTIME_ETAG) else "size and ETag"
+
+
 def files_by_check(manifest: Manifest) -> dict[str, int]:
-    """Counts files by the check that their checksum type allows."""
-    counts: dict[str, int] = {}
-    for entry in manifest.files:
-        name = entry.checksum_type or "size and ETag"
-        counts[name] = counts.get(name, 0) + 1
-    return counts
+    """Counts files by :func:`check_of`."""
+    return dict(Counter(check_of(entry) for entry in manifest.files))
