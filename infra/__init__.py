@@ -1,0 +1,1 @@
+"""The Pulumi program of this checkout: reads the stack's configuration and creates one GpuServingStack."""
