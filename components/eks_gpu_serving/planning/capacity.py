@@ -29,6 +29,8 @@ class PoolPlan:
     operating_system: OperatingSystem
     min_nodes: int
     max_nodes: int
+    nodes_at_rest: int
+    """Nodes that the least replicas need: what the group starts with."""
     pods_per_node: int
     gpus_per_pod: int
     cpus_per_pod: int

@@ -56,6 +56,7 @@ def plan_pool(
         operating_system=group.operating_system,
         min_nodes=group.min_nodes,
         max_nodes=group.max_nodes,
+        nodes_at_rest=nodes_at_rest,
         pods_per_node=shape.pods_per_node,
         gpus_per_pod=shape.gpus_per_pod,
         cpus_per_pod=shape.cpus_per_pod,
