@@ -6,9 +6,13 @@ An output that is missing here is ``None`` in the program, and ``f"{arn}/*"`` th
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from pulumi.runtime import mocks
+
+PROJECT = "eks-gpu-serving"
+STACK = "test"
 
 ACCOUNT_ID = "123456789012"
 REGION = "eu-west-1"
@@ -21,8 +25,21 @@ SERVICE_CIDR = "172.20.0.0/16"
 SUBNET_IDS = ("subnet-0a1b2c3d4e5f60001", "subnet-0a1b2c3d4e5f60002")
 VPC_ID = "vpc-0a1b2c3d4e5f60000"
 
+# sdk/go/common/resource/properties.go: how a mapping on the wire says that it stands for something else.
+_SIGNATURE_KEY = "4dabf18193072939515e22adb298388d"
+_RESOURCE_SIGNATURE = "5cf8f73096256a8f31e491e813e4eb8e"
+
 Answer = Callable[[str, Mapping[str, Any]], Mapping[str, Any]]
 """Physical name and inputs (or, for an invoke, token and arguments) to outputs, camelCase."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Child:
+    """As an output: a resource that a remote component made by itself, which no registration shows."""
+
+    type: str
+    name: str
+    outputs: Mapping[str, Any]
 
 
 def always(outputs: Mapping[str, Any]) -> Answer:
@@ -37,6 +54,8 @@ class Cloud(mocks.Mocks):
         self, *, resources: Mapping[str, Answer] | None = None, invokes: Mapping[str, Answer] | None = None
     ) -> None:
         self.preview = False
+        self.remote_resources: dict[str, mocks.MockMonitor.ResourceRegistration] = {}
+        """By URN. The monitor puts its own table here."""
         self._resources = {**_RESOURCES, **(resources or {})}
         self._invokes = {**_INVOKES, **(invokes or {})}
 
@@ -50,7 +69,15 @@ class Cloud(mocks.Mocks):
         answer = self._resources.get(args.typ)
         if answer is not None:
             outputs.update(answer(physical, inputs))
+        outputs = {key: self._reference(value) if isinstance(value, Child) else value for key, value in outputs.items()}
         return args.resource_id or str(outputs.pop("id", physical)), outputs
+
+    def _reference(self, child: Child) -> dict[str, str]:
+        """The wire form of a resource; the SDK asks for its state by URN."""
+        urn = f"urn:pulumi:{STACK}::{PROJECT}::{child.type}::{child.name}"
+        registration = mocks.MockMonitor.ResourceRegistration(urn, str(child.outputs["id"]), dict(child.outputs))
+        self.remote_resources[urn] = registration
+        return {_SIGNATURE_KEY: _RESOURCE_SIGNATURE, "urn": urn, "id": registration.id}
 
     def call(self, args: mocks.MockCallArgs) -> dict[str, Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
         answer = self._invokes.get(args.token)
@@ -60,7 +87,7 @@ class Cloud(mocks.Mocks):
 
 
 def _unwrapped(value: Any) -> Any:
-    if isinstance(value, dict) and value.get("4dabf18193072939515e22adb298388d") and "value" in value:
+    if isinstance(value, dict) and value.get(_SIGNATURE_KEY) and "value" in value:
         return value["value"]
     return value
 
@@ -117,6 +144,7 @@ def _kubeconfig(cluster: str) -> dict[str, Any]:
 
 def _eks_component(name: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
     return {
+        "eksCluster": Child(type="aws:eks/cluster:Cluster", name=f"{name}-eksCluster", outputs=_cluster(name, {})),
         "kubeconfig": _kubeconfig(name),
         "kubeconfigJson": json.dumps(_kubeconfig(name)),
         "oidcIssuer": OIDC_ISSUER,

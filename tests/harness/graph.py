@@ -36,6 +36,8 @@ class Record:
     timeouts: Mapping[str, str]
     outputs: Mapping[str, Any] | None = None
     """What a component passed to ``register_outputs``; None where it never called it."""
+    secret_outputs: frozenset[str] = frozenset()
+    """Those of ``outputs`` that were marked secret."""
 
     def __str__(self) -> str:
         return f"{self.type} {self.name!r}"

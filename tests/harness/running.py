@@ -13,13 +13,11 @@ from pulumi.output import Unknown
 from pulumi.runtime import mocks, rpc, settings, stack
 from pulumi.runtime.proto import resource_pb2
 
-from harness.cloud import Cloud
+from harness.cloud import PROJECT, STACK, Cloud
 from harness.graph import UNKNOWN, Graph, Invoke, Record
 
 PREVIEW_MODES = (False, True)
 
-PROJECT = "eks-gpu-serving"
-STACK = "test"
 _STACK_TYPE = "pulumi:pulumi:Stack"
 _TIME_LIMIT_S = 60.0
 
@@ -116,13 +114,17 @@ class _Monitor(mocks.MockMonitor):
     def __init__(self, cloud: Cloud, preview: bool) -> None:
         super().__init__(cloud)
         cloud.preview = preview
+        cloud.remote_resources = self.resources
         self._preview = preview
         self._found: list[dict[str, Any]] = []
-        self._outputs: dict[str, Mapping[str, Any]] = {}
+        self._outputs: dict[str, tuple[Mapping[str, Any], frozenset[str]]] = {}
         self._invokes: list[Invoke] = []
 
     def graph(self, exports: Mapping[str, Any]) -> Graph:
-        records = (Record(**fields, outputs=self._outputs.get(fields["urn"])) for fields in self._found)
+        records: list[Record] = []
+        for fields in self._found:
+            outputs, secrets = self._outputs.get(fields["urn"], (None, frozenset[str]()))
+            records.append(Record(**fields, outputs=outputs, secret_outputs=secrets))
         return Graph(records=tuple(records), invokes=tuple(self._invokes), exports=exports, preview=self._preview)
 
     def make_urn(self, parent: str, type_: str, name: str) -> str:
@@ -143,10 +145,12 @@ class _Monitor(mocks.MockMonitor):
         return response
 
     def RegisterResourceOutputs(self, request: Any) -> Any:  # noqa: N802
-        self._outputs[request.urn], _ = _plain(rpc.deserialize_properties(request.outputs, keep_unknowns=True))
+        self._outputs[request.urn] = _plain(rpc.deserialize_properties(request.outputs, keep_unknowns=True))
         return empty_pb2.Empty()
 
     def Invoke(self, request: Any) -> Any:  # noqa: N802
+        if request.tok == "pulumi:pulumi:getResource":
+            return super().Invoke(request)
         args, _ = _plain(rpc.deserialize_properties(request.args, keep_unknowns=True))
         self._invokes.append(Invoke(token=request.tok, args=args, provider=request.provider))
         return super().Invoke(request)

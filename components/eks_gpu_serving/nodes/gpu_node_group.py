@@ -4,14 +4,12 @@ Our own launch template: pulumi-eks can't express encrypted gp3, IMDSv2 with one
 """
 
 import base64
-import json
 from collections.abc import Mapping
 
 import pulumi
 import pulumi_aws as aws
 
 from eks_gpu_serving.args import raise_problems, read_args
-from eks_gpu_serving.identity_documents import ec2_trust_document
 from eks_gpu_serving.nodes.gpu_node_group_args import (
     GpuNodeGroupArgs,
     desired_nodes,
@@ -30,19 +28,12 @@ from eks_gpu_serving.nodes.names import (
     OperatingSystem,
 )
 from eks_gpu_serving.nodes.operating_systems import OPERATING_SYSTEMS, OperatingSystemFacts, stock_ami_type
+from eks_gpu_serving.nodes.parts import encrypted_volume, latest_version, launch_template, node_role
 from eks_gpu_serving.nodes.user_data import ClusterJoin, Taint, render_user_data
 from eks_gpu_serving.planning.instances import instance_types
 from eks_gpu_serving.settings import CapacityType
 from eks_gpu_serving.tokens import token
 
-# What a node needs to join, to give pods addresses, to pull images and to be reached without SSH. No S3: models are
-# read with the pods' own role, never the node's.
-_NODE_POLICIES = {
-    "worker": "AmazonEKSWorkerNodePolicy",
-    "cni": "AmazonEKS_CNI_Policy",
-    "registry": "AmazonEC2ContainerRegistryPullOnly",
-    "ssm": "AmazonSSMManagedInstanceCore",
-}
 _TAINT_VALUE = "true"
 
 
@@ -76,37 +67,15 @@ class GpuNodeGroup(pulumi.ComponentResource):
         labels = _labels(args.pool or name, operating_system, args.labels or {})
         taints = (Taint(key=GPU_TAINT, value=_TAINT_VALUE, effect="NoSchedule"),)
 
-        self.node_role = aws.iam.Role(
-            f"{name}-node-role",
-            assume_role_policy=json.dumps(ec2_trust_document(args.partition or "aws")),
-            tags=tags,
-            opts=pulumi.ResourceOptions(parent=self),
-        )
-        attachments = [
-            aws.iam.RolePolicyAttachment(
-                f"{name}-node-{suffix}",
-                role=self.node_role.name,
-                policy_arn=f"arn:{args.partition or 'aws'}:iam::aws:policy/{policy}",
-                opts=pulumi.ResourceOptions(parent=self),
-            )
-            for suffix, policy in _NODE_POLICIES.items()
-        ]
+        self.node_role, policies = node_role(name, partition=args.partition or "aws", tags=tags, parent=self)
 
-        self.launch_template = aws.ec2.LaunchTemplate(
-            f"{name}-template",
+        self.launch_template = launch_template(
+            name,
             image_id=args.ami_id,
             user_data=_user_data(args, operating_system, labels, taints),
-            metadata_options=aws.ec2.LaunchTemplateMetadataOptionsArgs(
-                http_endpoint="enabled", http_tokens="required", http_put_response_hop_limit=1
-            ),
-            block_device_mappings=_volumes(args, OPERATING_SYSTEMS[operating_system]),
-            tag_specifications=[
-                aws.ec2.LaunchTemplateTagSpecificationArgs(resource_type=kind, tags=tags)
-                for kind in ("instance", "volume")
-            ],
-            update_default_version=True,
+            volumes=_volumes(args, OPERATING_SYSTEMS[operating_system]),
             tags=tags,
-            opts=pulumi.ResourceOptions(parent=self),
+            parent=self,
         )
 
         self.node_group = aws.eks.NodeGroup(
@@ -118,9 +87,7 @@ class GpuNodeGroup(pulumi.ComponentResource):
             ami_type=_ami_type(args, operating_system),
             release_version=args.ami_release_version,
             capacity_type=(args.capacity_type or CapacityType.ON_DEMAND).name,
-            launch_template=aws.eks.NodeGroupLaunchTemplateArgs(
-                id=self.launch_template.id, version=self.launch_template.latest_version.apply(lambda v: f"{v:.0f}")
-            ),
+            launch_template=latest_version(self.launch_template),
             scaling_config=aws.eks.NodeGroupScalingConfigArgs(
                 min_size=min_nodes(args), max_size=args.max_nodes, desired_size=desired_nodes(args)
             ),
@@ -133,10 +100,7 @@ class GpuNodeGroup(pulumi.ComponentResource):
                 aws.eks.NodeGroupTaintArgs(key=taint.key, value=taint.value, effect="NO_SCHEDULE") for taint in taints
             ],
             tags=tags,
-            # Without its policies a node can't join, and can't be drained while the group is deleted.
-            opts=pulumi.ResourceOptions(
-                parent=self, depends_on=attachments, ignore_changes=["scalingConfig.desiredSize"]
-            ),
+            opts=pulumi.ResourceOptions(parent=self, depends_on=policies, ignore_changes=["scalingConfig.desiredSize"]),
         )
 
         self.node_group_name = self.node_group.node_group_name
@@ -155,23 +119,16 @@ def _labels(pool: str, operating_system: OperatingSystem, more: Mapping[str, str
 
 
 def _volumes(args: GpuNodeGroupArgs, facts: OperatingSystemFacts) -> list[aws.ec2.LaunchTemplateBlockDeviceMappingArgs]:
-    data = aws.ec2.LaunchTemplateBlockDeviceMappingEbsArgs(
-        volume_type="gp3",
-        volume_size=root_volume_size_gib(args),
+    data = encrypted_volume(
+        facts.data_device,
+        size_gib=root_volume_size_gib(args),
         iops=root_volume_iops(args),
-        throughput=root_volume_throughput_mibps(args),
-        encrypted="true",
+        throughput_mibps=root_volume_throughput_mibps(args),
         kms_key_id=args.kms_key_id,
-        delete_on_termination="true",
     )
-    volumes = [aws.ec2.LaunchTemplateBlockDeviceMappingArgs(device_name=facts.data_device, ebs=data)]
-    if facts.root_device != facts.data_device:
-        # The system's own small volume: its size comes with the image.
-        boot = aws.ec2.LaunchTemplateBlockDeviceMappingEbsArgs(
-            volume_type="gp3", encrypted="true", kms_key_id=args.kms_key_id, delete_on_termination="true"
-        )
-        volumes.insert(0, aws.ec2.LaunchTemplateBlockDeviceMappingArgs(device_name=facts.root_device, ebs=boot))
-    return volumes
+    if facts.root_device == facts.data_device:
+        return [data]
+    return [encrypted_volume(facts.root_device, kms_key_id=args.kms_key_id), data]
 
 
 def _user_data(
