@@ -210,7 +210,7 @@ _RESOURCES: Mapping[str, Answer] = {
     "aws:s3/bucket:Bucket": lambda name, _: {"arn": f"arn:aws:s3:::{name}", "bucket": name},
     "aws:iam/openIdConnectProvider:OpenIdConnectProvider": always({"arn": OIDC_PROVIDER_ARN, "url": OIDC_ISSUER}),
     "eks:index:Cluster": _eks_component,
-    "kubernetes:helm.sh/v3:Release": lambda name, _: {"status": {"name": name, "status": "deployed"}},
+    "kubernetes:helm.sh/v3:Release": lambda name, _: {"name": name, "status": {"name": name, "status": "deployed"}},
 }
 
 _INVOKES: Mapping[str, Answer] = {
