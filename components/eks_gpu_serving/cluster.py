@@ -41,7 +41,7 @@ class ServingClusterArgs:
     """VPC of a new cluster. Default: the account's default VPC."""
     private_subnet_ids: Sequence[pulumi.Input[str]] | None = None
     """Subnets of nodes, at least two zones. Default: the cluster's own subnets."""
-    endpoint_public_access: bool | None = None
+    enable_public_endpoint: bool | None = None
     """Whether the API of a new cluster is reachable from the internet; from the VPC it always is. Default true."""
     public_access_cidrs: Sequence[str] | None = None
     """Ranges that may reach the public API of a new cluster. Default: everyone, with credentials."""
@@ -124,7 +124,7 @@ class ServingCluster(pulumi.ComponentResource):
             vpc_id=args.vpc_id,
             private_subnet_ids=args.private_subnet_ids,
             endpoint_private_access=True,
-            endpoint_public_access=args.endpoint_public_access is not False,
+            endpoint_public_access=args.enable_public_endpoint is not False,
             public_access_cidrs=args.public_access_cidrs,
             create_oidc_provider=True,
             authentication_mode=eks.AuthenticationMode.API,
@@ -221,7 +221,7 @@ def _service_cidr(found: aws.eks.outputs.ClusterKubernetesNetworkConfig) -> str:
 def _problems(name: str, args: ServingClusterArgs) -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     if args.existing_name is not None:
-        of_new = ("kubernetes_version", "vpc_id", "endpoint_public_access", "public_access_cidrs")
+        of_new = ("kubernetes_version", "vpc_id", "enable_public_endpoint", "public_access_cidrs")
         given = [field for field in of_new if getattr(args, field) is not None]
         found += [(field, f"describes a new cluster, {args.existing_name!r} exists: leave it out") for field in given]
         return found
@@ -231,7 +231,7 @@ def _problems(name: str, args: ServingClusterArgs) -> list[tuple[str, str]]:
         found.append(("name", f"got {name!r} with {len(name)} characters, at most {_MAX_NAME}: IAM role names have 64"))
     if args.vpc_id is not None and not args.private_subnet_ids:
         found.append(("private_subnet_ids", "is empty, a given vpc_id needs the subnets of its nodes"))
-    if args.endpoint_public_access is False and args.public_access_cidrs:
+    if args.enable_public_endpoint is False and args.public_access_cidrs:
         found.append(("public_access_cidrs", "has no meaning without a public endpoint"))
     kind = args.system_instance_type
     if kind is not None and kind not in SYSTEM_INSTANCES:

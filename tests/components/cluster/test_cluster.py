@@ -99,7 +99,7 @@ def test_a_given_oidc_provider_is_not_looked_up() -> None:
 
 
 def test_a_new_cluster_is_closed_where_it_can_be() -> None:
-    inputs = built(endpoint_public_access=False).one(EKS).inputs
+    inputs = built(enable_public_endpoint=False).one(EKS).inputs
 
     assert inputs["authenticationMode"] == "API"
     assert inputs["createOidcProvider"] is True, "without it no pod gets a role of its own"
@@ -142,7 +142,7 @@ def test_every_refusal_comes_at_once_and_by_property() -> None:
     reasons = refused(
         oidc_provider_arn=OIDC_PROVIDER_ARN,
         vpc_id=VPC_ID,
-        endpoint_public_access=False,
+        enable_public_endpoint=False,
         public_access_cidrs=["10.0.0.0/8"],
         system_instance_type="m7i.xlrage",
         system_nodes=0,
