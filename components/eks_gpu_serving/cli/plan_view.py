@@ -62,7 +62,15 @@ def _pools(plan: CapacityPlan) -> RenderableType:
 
 def _memory(plan: CapacityPlan) -> RenderableType:
     table = Table(title="Memory of a worker pod (request = limit)", title_justify="left")
-    for column in ("pool", "limit", "replicas (Ray memory)", "mapped weights", "object store", "/dev/shm", "reserve"):
+    for column in (
+        "pool",
+        "limit",
+        "replicas (Ray memory)",
+        "mapped weights",
+        "object store",
+        "shared memory",
+        "reserve",
+    ):
         table.add_column(column)
     for pool in plan.pools:
         pod = pool.pod
@@ -102,8 +110,8 @@ def _times(plan: CapacityPlan) -> RenderableType:
 def _cost(plan: CapacityPlan) -> RenderableType:
     low, high = plan.cost.min_usd_per_hour, plan.cost.max_usd_per_hour
     return Text(
-        f"Cost: {_usd(low)} to {_usd(high)} USD per hour at min and max (on demand, us-east-1: GPU nodes, and system nodes "
-        "and control plane of a new cluster; not storage or traffic)"
+        f"Cost: {_usd(low)} to {_usd(high)} USD per hour at min and max (on demand, us-east-1: GPU nodes, and system "
+        "nodes and control plane of a new cluster; not storage or traffic)"
     )
 
 

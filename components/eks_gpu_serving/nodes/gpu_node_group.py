@@ -20,21 +20,13 @@ from eks_gpu_serving.nodes.gpu_node_group_args import (
     root_volume_throughput_mibps,
     system,
 )
-from eks_gpu_serving.nodes.names import (
-    GPU_PRESENT_LABEL,
-    GPU_TAINT,
-    OPERATING_SYSTEM_LABEL,
-    POOL_LABEL,
-    OperatingSystem,
-)
+from eks_gpu_serving.nodes.names import OperatingSystem
 from eks_gpu_serving.nodes.operating_systems import OPERATING_SYSTEMS, OperatingSystemFacts, stock_ami_type
 from eks_gpu_serving.nodes.parts import encrypted_volume, latest_version, launch_template, node_role
-from eks_gpu_serving.nodes.user_data import ClusterJoin, Taint, render_user_data
+from eks_gpu_serving.nodes.user_data import POOL_TAINT, ClusterJoin, pool_labels, render_user_data
 from eks_gpu_serving.planning.instances import instance_types
 from eks_gpu_serving.settings import CapacityType
 from eks_gpu_serving.tokens import token
-
-_TAINT_VALUE = "true"
 
 
 class GpuNodeGroup(pulumi.ComponentResource):
@@ -64,15 +56,14 @@ class GpuNodeGroup(pulumi.ComponentResource):
         raise_problems(f"GpuNodeGroup {name!r}", problems(name, args))
         operating_system = system(args)
         tags = {**(args.tags or {}), "Name": name}
-        labels = _labels(args.pool or name, operating_system, args.labels or {})
-        taints = (Taint(key=GPU_TAINT, value=_TAINT_VALUE, effect="NoSchedule"),)
+        labels = {**(args.labels or {}), **pool_labels(args.pool or name, operating_system)}
 
         self.node_role, policies = node_role(name, partition=args.partition or "aws", tags=tags, parent=self)
 
         self.launch_template = launch_template(
             name,
             image_id=args.ami_id,
-            user_data=_user_data(args, operating_system, labels, taints),
+            user_data=_user_data(args, operating_system, labels),
             volumes=_volumes(args, OPERATING_SYSTEMS[operating_system]),
             tags=tags,
             parent=self,
@@ -96,9 +87,7 @@ class GpuNodeGroup(pulumi.ComponentResource):
                 enabled=args.enable_node_repair is not False, max_parallel_nodes_repaired_count=1
             ),
             labels=labels,
-            taints=[
-                aws.eks.NodeGroupTaintArgs(key=taint.key, value=taint.value, effect="NO_SCHEDULE") for taint in taints
-            ],
+            taints=[aws.eks.NodeGroupTaintArgs(key=POOL_TAINT.key, value=POOL_TAINT.value, effect="NO_SCHEDULE")],
             tags=tags,
             opts=pulumi.ResourceOptions(parent=self, depends_on=policies, ignore_changes=["scalingConfig.desiredSize"]),
         )
@@ -112,10 +101,6 @@ def _ami_type(args: GpuNodeGroupArgs, operating_system: OperatingSystem) -> str 
     if args.ami_id is not None:
         return None
     return args.ami_type or stock_ami_type(operating_system, instance_types()[args.instance_type])
-
-
-def _labels(pool: str, operating_system: OperatingSystem, more: Mapping[str, str]) -> dict[str, str]:
-    return {**more, POOL_LABEL: pool, OPERATING_SYSTEM_LABEL: operating_system.value, GPU_PRESENT_LABEL: "true"}
 
 
 def _volumes(args: GpuNodeGroupArgs, facts: OperatingSystemFacts) -> list[aws.ec2.LaunchTemplateBlockDeviceMappingArgs]:
@@ -132,14 +117,14 @@ def _volumes(args: GpuNodeGroupArgs, facts: OperatingSystemFacts) -> list[aws.ec
 
 
 def _user_data(
-    args: GpuNodeGroupArgs, operating_system: OperatingSystem, labels: Mapping[str, str], taints: tuple[Taint, ...]
+    args: GpuNodeGroupArgs, operating_system: OperatingSystem, labels: Mapping[str, str]
 ) -> pulumi.Input[str]:
     """Base64, as EC2 wants it."""
     if args.ami_id is None:
         return _base64(render_user_data(operating_system))
 
     def render(values: Mapping[str, str]) -> str:
-        return _base64(render_user_data(operating_system, ClusterJoin(**values, labels=labels, taints=taints)))
+        return _base64(render_user_data(operating_system, ClusterJoin(**values, labels=labels, taints=(POOL_TAINT,))))
 
     return pulumi.Output.all(
         name=args.cluster_name,

@@ -7,7 +7,13 @@ from typing import Any
 
 import yaml
 
-from eks_gpu_serving.nodes.names import OperatingSystem
+from eks_gpu_serving.nodes.names import (
+    GPU_PRESENT_LABEL,
+    GPU_TAINT,
+    OPERATING_SYSTEM_LABEL,
+    POOL_LABEL,
+    OperatingSystem,
+)
 from eks_gpu_serving.nodes.operating_systems import OPERATING_SYSTEMS, UserDataFormat, host_cache_mount
 
 # Fixed, so that the same node group always renders to the same bytes: another text means another template version, and
@@ -23,6 +29,15 @@ class Taint:
     key: str
     value: str
     effect: str
+
+
+# On every node of a pool.
+POOL_TAINT = Taint(key=GPU_TAINT, value="true", effect="NoSchedule")
+
+
+def pool_labels(pool: str, operating_system: OperatingSystem) -> dict[str, str]:
+    """Labels of the nodes of a pool, which pods and the device plugin select them by."""
+    return {POOL_LABEL: pool, OPERATING_SYSTEM_LABEL: operating_system.value, GPU_PRESENT_LABEL: "true"}
 
 
 @dataclass(frozen=True, kw_only=True)

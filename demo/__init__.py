@@ -1,0 +1,1 @@
+"""``make demo``: the dev stack's application on one machine, with a real model and a local object store."""

@@ -1,0 +1,88 @@
+"""What the demo takes from the machine, and how it gives all of it back: a folder, ports, environment, processes."""
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Generator
+from pathlib import Path
+from types import FrameType
+
+import psutil
+
+# Unix socket paths end at 107 characters, and Ray puts long names below its folder: the folder's own path is short.
+_FOLDER_PREFIX = "egs-"
+_END_S = 10.0
+
+
+@contextlib.contextmanager
+def clean_machine() -> Generator[Path]:
+    """A private folder for everything the demo writes; at the end no process, port or file of it is left."""
+    _interrupt_on_terminate()
+    folder = Path(tempfile.mkdtemp(prefix=_FOLDER_PREFIX))
+    try:
+        _isolate(folder)
+        yield folder
+    finally:
+        # A second Ctrl-C during the clean-up would leave what the first one was to remove.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        end_children()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def free_port(preferred: int) -> int:
+    """``preferred`` where nothing listens there, else a port that the kernel picks."""
+    for port in (preferred, 0):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return probe.getsockname()[1]
+    sys.exit("demo: the machine has no free port on the loopback address")
+
+
+def end_children() -> None:
+    """End the processes that this one started and that are still there; no others."""
+    children = psutil.Process().children(recursive=True)
+    for child in children:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            child.terminate()
+    _, alive = psutil.wait_procs(children, timeout=_END_S)
+    for child in alive:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            child.kill()
+    psutil.wait_procs(alive, timeout=_END_S)
+
+
+def _isolate(folder: Path) -> None:
+    """Nothing of the user's own set-up takes part: no AWS profile, no Ray cluster, no model hub."""
+    home = folder / "home"
+    home.mkdir()
+    for name in [name for name in os.environ if name.startswith(("AWS_", "RAY_"))]:
+        del os.environ[name]
+    os.environ.update(
+        {
+            "HOME": str(home),
+            "AWS_ACCESS_KEY_ID": "demo",
+            "AWS_SECRET_ACCESS_KEY": "demo",
+            "AWS_REGION": "us-east-1",
+            "AWS_EC2_METADATA_DISABLED": "true",
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+            "HF_HUB_OFFLINE": "1",
+            "TQDM_DISABLE": "1",
+            "TOKENIZERS_PARALLELISM": "false",
+        }
+    )
+
+
+def _interrupt_on_terminate() -> None:
+    def interrupt(_signal: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)

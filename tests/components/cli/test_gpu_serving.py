@@ -1,0 +1,107 @@
+"""The command as a person and as a machine meets it."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from eks_gpu_serving.cli.app import app
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def gpu_serving():
+    def run(*arguments: str):
+        return CliRunner().invoke(app, list(arguments))
+
+    return run
+
+
+@pytest.fixture
+def project(tmp_path: Path, small_stack):
+    """Writes a project whose dev stack is the small stack with changes."""
+
+    def write(**changes) -> str:
+        config = {f"eks-gpu-serving:{key}": value for key, value in small_stack(**changes).items()}
+        (tmp_path / "Pulumi.yaml").write_text("name: eks-gpu-serving\n")
+        (tmp_path / "Pulumi.dev.yaml").write_text(yaml.safe_dump({"config": config}))
+        return str(tmp_path)
+
+    return write
+
+
+def test_help_lists_exactly_the_commands_that_exist(gpu_serving) -> None:
+    text = gpu_serving("--help").output
+    for command in ("plan", "render"):
+        assert command in text
+    for unbuilt in ("lint", "simulate", "doctor"):
+        assert unbuilt not in text, "a command that is not built must not be offered"
+
+
+@pytest.mark.parametrize("stack", ["dev", "staging", "prod"])
+def test_plan_shows_every_number_that_a_person_needs(gpu_serving, stack) -> None:
+    result = gpu_serving("plan", "--stack", stack, "--project", str(ROOT))
+    assert result.exit_code == 0, result.output
+    for words in ("Pools", "Memory of a worker pod", "object store", "cache budget", "GPU limit", "USD per hour"):
+        assert words in result.output
+
+
+def test_plan_as_json_is_one_document_on_stdout(gpu_serving) -> None:
+    result = gpu_serving("plan", "--stack", "dev", "--json", "--project", str(ROOT))
+    document = json.loads(result.stdout)
+    assert document["fits"] is True
+    assert document["pools"][0]["pod"]["limit_bytes"] > 0
+    assert document["serving"]["models"][0]["name"] == "text-embedding"
+
+
+def test_a_refused_stack_exits_1_with_every_reason_on_stderr(gpu_serving, project) -> None:
+    folder = project(model={"max_replicas": 5, "gpu_gib": 90})
+    result = gpu_serving("plan", "--stack", "dev", "--project", folder)
+    assert result.exit_code == 1
+    assert "2 problems" in result.stderr
+    assert result.stdout == ""
+
+
+def test_bad_input_exits_2_and_names_the_file_and_the_nearest_key(gpu_serving, project) -> None:
+    folder = project(regoin="us-east-1")
+    result = gpu_serving("plan", "--stack", "dev", "--project", folder)
+    assert result.exit_code == 2
+    assert "Pulumi.dev.yaml: 1 problem" in result.stderr
+    assert "did you mean 'region'?" in result.stderr
+
+
+def test_errors_as_json_have_the_contracts_shape(gpu_serving, project) -> None:
+    folder = project(model={"max_replicas": 5})
+    result = gpu_serving("plan", "--stack", "dev", "--json", "--project", folder)
+    assert result.exit_code == 1
+    document = json.loads(result.stdout)
+    assert set(document["error"]) == {"kind", "message", "permanent", "hint"}
+    assert document["error"]["kind"] == "refused"
+    assert document["problems"][0]["path"] == "node_groups[0] (l4)"
+
+
+def test_render_writes_one_file_per_document_and_says_which(gpu_serving, tmp_path) -> None:
+    out = tmp_path / "rendered"
+    result = gpu_serving("render", "--stack", "prod", "--out", str(out), "--project", str(ROOT))
+    assert result.exit_code == 0, result.output
+    written = sorted(path for path in out.rglob("*") if path.is_file())
+    assert sorted(result.stdout.split()) == [str(path) for path in written]
+    assert "<account-id>" not in result.stdout
+
+
+def test_a_refused_stack_renders_nothing(gpu_serving, project, tmp_path) -> None:
+    folder = project(model={"max_replicas": 5})
+    out = tmp_path / "rendered"
+    assert gpu_serving("render", "--stack", "dev", "--out", str(out), "--project", folder).exit_code == 1
+    assert not out.exists(), "half a set of documents would be taken for a whole one"
+
+
+def test_render_into_a_file_is_bad_input(gpu_serving, tmp_path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("x")
+    result = gpu_serving("render", "--stack", "dev", "--out", str(blocked), "--project", str(ROOT))
+    assert result.exit_code == 2
+    assert "file" in result.stderr
