@@ -71,7 +71,7 @@ class LimitsSpec(TypedDict):
     max_queued_requests: NotRequired[int]
     """requests that wait per proxy; over it 503"""
     max_batch_size: NotRequired[int]
-    """requests in one forward pass"""
+    """inputs in one forward pass"""
     batch_wait_s: NotRequired[float]
     """how long a batch waits to fill"""
     request_deadline_s: NotRequired[float]

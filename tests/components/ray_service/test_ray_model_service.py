@@ -75,7 +75,7 @@ def test_what_a_host_for_another_language_delivers_makes_the_same_resources(smal
     given: Any = {**json.loads(json.dumps(small_stack(), default=str), parse_int=float), "model_role_arn": ROLE}
     typed = RayModelServiceArgs(**small_stack(), model_role_arn=ROLE)
     hosted, native = run(lambda: RayModelService("serving", given)), run(lambda: RayModelService("serving", typed))
-    assert [(r.name, r.inputs) for r in hosted] == [(r.name, r.inputs) for r in native]
+    assert {r.urn: r.inputs for r in hosted} == {r.urn: r.inputs for r in native}
 
 
 def test_every_problem_of_the_settings_is_reported_by_property(small_stack: Any) -> None:
