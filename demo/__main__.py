@@ -23,7 +23,7 @@ def main() -> int:
         console.print(f"demo: {error}", style="bold red")
         return 1
     except KeyboardInterrupt:
-        console.print("demo: interrupted; its processes, ports and files are removed", style="bold red")
+        console.print("demo: interrupted. Its processes, ports and files are removed.")
         return 130
     console.print(
         f"\n[bold]Done[/bold] in {time.monotonic() - started:.0f} s. Its processes, ports and files are removed."

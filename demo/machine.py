@@ -21,14 +21,12 @@ _END_S = 10.0
 @contextlib.contextmanager
 def clean_machine() -> Generator[Path]:
     """A private folder for everything the demo writes; at the end no process, port or file of it is left."""
-    _interrupt_on_terminate()
+    _end_in_order()
     folder = Path(tempfile.mkdtemp(prefix=_FOLDER_PREFIX))
     try:
         _isolate(folder)
         yield folder
     finally:
-        # A second Ctrl-C during the clean-up would leave what the first one was to remove.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
         end_children()
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -63,11 +61,14 @@ def _isolate(folder: Path) -> None:
     """Nothing of the user's own set-up takes part: no AWS profile, no Ray cluster, no model hub."""
     home = folder / "home"
     home.mkdir()
+    # Libraries make temporary folders that an interrupt would leave behind; here they go with everything else.
+    tempfile.tempdir = str(folder)
     for name in [name for name in os.environ if name.startswith(("AWS_", "RAY_"))]:
         del os.environ[name]
     os.environ.update(
         {
             "HOME": str(home),
+            "TMPDIR": str(folder),
             "AWS_ACCESS_KEY_ID": "demo",
             "AWS_SECRET_ACCESS_KEY": "demo",
             "AWS_REGION": "us-east-1",
@@ -81,8 +82,14 @@ def _isolate(folder: Path) -> None:
     )
 
 
-def _interrupt_on_terminate() -> None:
+def _end_in_order() -> None:
+    """The first Ctrl-C (or SIGTERM) begins the clean-up; a second one would leave what the first is to remove."""
+
     def interrupt(_signal: int, _frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        sys.stderr.write("\ndemo: interrupted, removing processes and files ...\n")
         raise KeyboardInterrupt
 
+    signal.signal(signal.SIGINT, interrupt)
     signal.signal(signal.SIGTERM, interrupt)

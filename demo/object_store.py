@@ -26,7 +26,6 @@ def object_store(port: int, log: Path) -> Generator[str]:
         **os.environ,
         "BIND_HOST": "127.0.0.1",
         "GATEWAY_PORT": str(port),
-        "TMPDIR": str(log.parent),
         "LOG_LEVEL": "ERROR",
     }
     with log.open("wb") as output:

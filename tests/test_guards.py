@@ -47,7 +47,7 @@ def test_the_import_contracts_hold() -> None:
 
 
 def test_planning_needs_neither_pulumi_nor_ray_nor_torch() -> None:
-    heavy = "pulumi ray torch boto3 numpy".split()
+    heavy = ["pulumi", "ray", "torch", "boto3", "numpy"]
     code = f"import sys, eks_gpu_serving.cli.app; sys.exit(','.join(m for m in {heavy} if m in sys.modules))"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert run.returncode == 0, f"gpu-serving must start at once and run anywhere, it imported {run.stderr}"

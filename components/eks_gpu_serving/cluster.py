@@ -9,16 +9,16 @@ import pulumi
 import pulumi_aws as aws
 import pulumi_eks as eks
 
+from eks_gpu_serving import name_limits
 from eks_gpu_serving.args import raise_problems, read_args
 from eks_gpu_serving.identity_documents import partition_of
+from eks_gpu_serving.name_limits import name_problem
 from eks_gpu_serving.nodes.names import POOL_LABEL
 from eks_gpu_serving.nodes.parts import encrypted_volume, latest_version, launch_template, node_role
 from eks_gpu_serving.planning.system_nodes import SYSTEM_INSTANCES
 from eks_gpu_serving.tokens import token
 from ray_model_serving.contract.problems import nearest
 
-# IAM role names have at most 64 characters; pulumi-eks makes "<name>-eks-eksRole-role", and Pulumi adds eight.
-_MAX_NAME = 64 - 8 - len("-eks-eksRole-role")
 _MAX_SYSTEM_NODES = 20
 _SYSTEM_VOLUME_GIB = 100
 # Who did what through the API: the two that an incident needs. The others cost more than they tell.
@@ -227,8 +227,9 @@ def _problems(name: str, args: ServingClusterArgs) -> list[tuple[str, str]]:
         return found
     if args.oidc_provider_arn is not None:
         found.append(("oidc_provider_arn", "belongs to an existing cluster; a new one gets its own"))
-    if len(name) > _MAX_NAME:
-        found.append(("name", f"got {name!r} with {len(name)} characters, at most {_MAX_NAME}: IAM role names have 64"))
+    too_long = name_problem(name, name_limits.CLUSTER)
+    if too_long:
+        found.append(("name", too_long))
     if args.vpc_id is not None and not args.private_subnet_ids:
         found.append(("private_subnet_ids", "is empty, a given vpc_id needs the subnets of its nodes"))
     if args.enable_public_endpoint is False and args.public_access_cidrs:

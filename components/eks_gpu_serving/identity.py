@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import pulumi
 import pulumi_aws as aws
 
+from eks_gpu_serving import name_limits
 from eks_gpu_serving.args import raise_problems, read_args
 from eks_gpu_serving.identity_documents import (
     MAX_INLINE_POLICY_CHARACTERS,
@@ -14,6 +15,7 @@ from eks_gpu_serving.identity_documents import (
     model_read_document,
     to_policy_text,
 )
+from eks_gpu_serving.name_limits import name_problem
 from eks_gpu_serving.tokens import token
 from ray_model_serving.contract.uris import BadUriError, parse_model_uri
 
@@ -22,8 +24,6 @@ _OBJECT_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _REGION = re.compile(r"[a-z]{2}(-[a-z]+)+-\d")
 # Key ARNs only: IAM compares aliases with nothing.
 _KEY_ARN = re.compile(r"arn:aws[a-z-]*:kms:[a-z0-9-]+:\d{12}:key/[A-Za-z0-9-]+")
-# IAM: role names have at most 64 characters; Pulumi adds eight to "<name>-role".
-_MAX_NAME = 64 - 8 - len("-role")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,8 +102,9 @@ class ModelAccessRole(pulumi.ComponentResource):
 
 def _problems(name: str, args: ModelAccessRoleArgs) -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
-    if len(name) > _MAX_NAME:
-        found.append(("name", f"got {name!r} with {len(name)} characters, at most {_MAX_NAME}: IAM role names have 64"))
+    too_long = name_problem(name, name_limits.MODEL_ROLE)
+    if too_long:
+        found.append(("name", too_long))
     for field in ("namespace", "service_account"):
         value = getattr(args, field)
         if not _OBJECT_NAME.fullmatch(value):

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar
 
+from eks_gpu_serving import name_limits
+from eks_gpu_serving.name_limits import name_problem
+from eks_gpu_serving.nodes.checks import MAX_NODES, image_problems
 from eks_gpu_serving.nodes.names import OperatingSystem
 from eks_gpu_serving.planning.instances import instance_problem
 from eks_gpu_serving.planning.system_nodes import SYSTEM_INSTANCES
@@ -35,8 +38,6 @@ from ray_model_serving.contract.settings import (
 RAY_VERSION = "2.60.0"
 # https://docs.aws.amazon.com/eks/latest/userguide/kubernetes-versions.html (read 2026-11): in standard support.
 KUBERNETES_VERSIONS = ("1.34", "1.35", "1.36")
-# KubeRay refuses longer names, and only after the object was accepted (ray-operator validation.go, v1.7.0).
-MAX_RAY_SERVICE_NAME = 47
 
 
 class Environment(str, Enum):
@@ -100,8 +101,8 @@ class NodeGroupSettings:
     name: str = setting(doc="unique name of the pool", pattern=NAME_PATTERN)
     instance_type: str = setting(doc="a GPU instance type with NVMe, such as g6.xlarge", check=instance_problem)
     operating_system: OperatingSystem = setting(OperatingSystem.AL2023, doc="al2023 or bottlerocket, NVIDIA variant")
-    min_nodes: int = setting(0, doc="least nodes", minimum=0, maximum=1000)
-    max_nodes: int = setting(doc="most nodes", minimum=1, maximum=1000)
+    min_nodes: int = setting(0, doc="least nodes", minimum=0, maximum=MAX_NODES)
+    max_nodes: int = setting(doc="most nodes; EKS allows 450 in a node group", minimum=1, maximum=MAX_NODES)
     capacity_type: CapacityType = setting(CapacityType.ON_DEMAND, doc="on_demand or spot")
     ami_release_version: str | None = setting(
         None, doc="EKS AMI release to pin, such as 1.35.0-20260520", pattern=r"\d+\.\d+\.\d+(-[\w.]+)?"
@@ -116,8 +117,14 @@ class NodeGroupSettings:
     def check(self, path: str, problems: Problems) -> None:
         if self.min_nodes > self.max_nodes:
             problems.add(f"{path}.min_nodes", f"got {self.min_nodes}, must be at most max_nodes {self.max_nodes}")
-        if self.ami_id and self.ami_release_version:
-            problems.add(f"{path}.ami_id", "excludes ami_release_version: a release belongs to an AMI type of EKS")
+        found = image_problems(
+            instance_type=self.instance_type,
+            operating_system=self.operating_system,
+            ami_id=self.ami_id,
+            ami_release_version=self.ami_release_version,
+        )
+        for name, reason in found:
+            problems.add(f"{path}.{name}", reason)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,10 +240,16 @@ class StackSettings:
         check_unique([group.name for group in self.node_groups], f"{path}node_groups", "name", problems)
         check_unique([model.name for model in self.models], f"{path}models", "name", problems)
         check_unique([model.route for model in self.models], f"{path}models", "route", problems)
-        if len(self.service_name) > MAX_RAY_SERVICE_NAME:
-            problems.add("name", f"{self.service_name!r} is longer than KubeRay's {MAX_RAY_SERVICE_NAME} characters")
+        self._check_names(problems)
         for index, model in enumerate(self.models):
             self._check_model(model, f"models[{index}]", problems)
+
+    def _check_names(self, problems: Problems) -> None:
+        made = {"cluster": name_limits.CLUSTER, **{group.name: name_limits.NODE_GROUP for group in self.node_groups}}
+        for part, longest in made.items():
+            too_long = name_problem(f"{self.service_name}-{part}", longest)
+            if too_long:
+                problems.add("name", f"{too_long}; shorten name (or the pool's)")
 
     def _check_model(self, model: StackModel, path: str, problems: Problems) -> None:
         pools = [group.name for group in self.node_groups]

@@ -112,10 +112,19 @@ def test_an_image_of_your_own_and_a_release_of_eks_exclude_each_other(small_stac
     assert "excludes ami_release_version" in problems_of(small_stack(pool=both))
 
 
-def test_a_name_that_kuberay_would_refuse_later_is_refused_now(small_stack) -> None:
-    settings = StackSettings.from_mapping(small_stack(name="a" * 32))
-    assert len(settings.service_name) <= 47, "the pattern of name keeps the longest service name within KubeRay's limit"
-    assert "name" in problems_of(small_stack(name="a" * 33))
+@pytest.mark.parametrize("change", [{"name": "a" * 28}, {"pool": {"name": "p" * 31}, "name": "b" * 12}])
+def test_names_that_aws_would_refuse_later_are_refused_now(small_stack, change) -> None:
+    text = problems_of(small_stack(**change))
+    assert "IAM role names made of it have 64" in text
+
+
+def test_the_longest_name_is_short_enough_for_kuberay(small_stack) -> None:
+    settings = StackSettings.from_mapping(small_stack(name="a" * 27))
+    assert len(settings.service_name) <= 47, "KubeRay accepts a longer RayService and then never starts it"
+
+
+def test_an_instance_type_without_a_stock_image_is_refused_with_what_to_give(small_stack) -> None:
+    assert "ami_id: is required" in problems_of(small_stack(pool={"instance_type": "g7.2xlarge"}))
 
 
 def test_two_models_with_one_route_are_refused(small_stack) -> None:

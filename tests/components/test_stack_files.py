@@ -22,7 +22,7 @@ def test_every_environment_of_the_project_is_valid(stack: str) -> None:
 
 
 def test_the_project_is_found_from_a_folder_inside_it(project: Path) -> None:
-    with pytest.raises(StackFileError, match="there is no Pulumi.dev.yaml"):
+    with pytest.raises(StackFileError, match=r"there is no Pulumi\.dev\.yaml"):
         load_stack("dev", project / "stacks")
 
 

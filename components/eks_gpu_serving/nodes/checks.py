@@ -16,8 +16,6 @@ MAX_NODES = 450
 _GP3_IOPS = (3_000, 16_000)
 _GP3_THROUGHPUT_MIBPS = (125, 1_000)
 _GP3_IOPS_PER_MIBPS = 4
-# IAM: role names have at most 64 characters; Pulumi adds eight to "<name>-node-role".
-_MAX_NAME = 64 - 8 - len("-node-role")
 
 
 def image_problems(
@@ -91,12 +89,3 @@ def volume_problems(*, size_gib: int, iops: int, throughput_mibps: int) -> list[
         reason = f"got {iops} with {throughput_mibps} MiB/s, gp3 needs {_GP3_IOPS_PER_MIBPS} IOPS per MiB/s: {least}"
         found.append(("root_volume_iops", reason))
     return found
-
-
-def name_problems(name: str) -> list[Reason]:
-    """Whether names made from ``name`` fit into what AWS allows."""
-    if len(name) <= _MAX_NAME:
-        return []
-    return [
-        ("name", f"got {name!r} with {len(name)} characters, at most {_MAX_NAME}: IAM role names made of it have 64")
-    ]

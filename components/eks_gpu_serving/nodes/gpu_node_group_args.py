@@ -5,7 +5,9 @@ from dataclasses import dataclass
 
 import pulumi
 
-from eks_gpu_serving.nodes.checks import image_problems, name_problems, size_problems, volume_problems
+from eks_gpu_serving import name_limits
+from eks_gpu_serving.name_limits import name_problem
+from eks_gpu_serving.nodes.checks import image_problems, size_problems, volume_problems
 from eks_gpu_serving.nodes.names import OperatingSystem
 from eks_gpu_serving.settings import CapacityType
 
@@ -66,7 +68,8 @@ class GpuNodeGroupArgs:
 
 def problems(name: str, args: GpuNodeGroupArgs) -> list[tuple[str, str]]:
     """Everything that is wrong with the arguments, as (property, reason)."""
-    found = name_problems(name)
+    too_long = name_problem(name, name_limits.NODE_GROUP)
+    found = [("name", too_long)] if too_long else []
     found += image_problems(
         instance_type=args.instance_type,
         operating_system=system(args),

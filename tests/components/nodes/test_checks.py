@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from eks_gpu_serving.nodes.checks import image_problems, name_problems, size_problems, volume_problems
+from eks_gpu_serving.nodes.checks import image_problems, size_problems, volume_problems
 from eks_gpu_serving.nodes.names import OperatingSystem
 from eks_gpu_serving.nodes.operating_systems import OPERATING_SYSTEMS, stock_ami_type
 from eks_gpu_serving.planning.instances import instance_types
@@ -132,8 +132,3 @@ def test_a_volume_that_ebs_would_refuse_is_refused_first(given: dict[str, int], 
     assert problem[0] == field
     assert text in problem[1]
     assert volume_problems(**good) == []
-
-
-def test_a_name_that_makes_a_role_name_too_long_is_refused() -> None:
-    assert name_problems("x" * 46) == []
-    assert "got 'xxx" in name_problems("x" * 47)[0][1]

@@ -10,8 +10,9 @@ from typing import Any
 from eks_gpu_serving.planning.capacity import CapacityPlan
 from eks_gpu_serving.planning.plan import plan
 from eks_gpu_serving.ray_service.manifest import ray_service
-from eks_gpu_serving.settings import MAX_RAY_SERVICE_NAME, StackSettings
+from eks_gpu_serving.settings import StackSettings
 
+MAX_RAY_SERVICE_NAME = 47
 DNS_1035 = r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?"
 # Set by the operator; given by us they would win over it, or are refused.
 OPERATORS_OWN = {
