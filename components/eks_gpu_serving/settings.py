@@ -102,7 +102,7 @@ class NodeGroupSettings:
     instance_type: str = setting(doc="a GPU instance type with NVMe, such as g6.xlarge", check=instance_problem)
     operating_system: OperatingSystem = setting(OperatingSystem.AL2023, doc="al2023 or bottlerocket, NVIDIA variant")
     min_nodes: int = setting(0, doc="least nodes", minimum=0, maximum=MAX_NODES)
-    max_nodes: int = setting(doc="most nodes; EKS allows 450 in a node group", minimum=1, maximum=MAX_NODES)
+    max_nodes: int = setting(doc="most nodes", minimum=1, maximum=MAX_NODES)
     capacity_type: CapacityType = setting(CapacityType.ON_DEMAND, doc="on_demand or spot")
     ami_release_version: str | None = setting(
         None, doc="EKS AMI release to pin, such as 1.35.0-20260520", pattern=r"\d+\.\d+\.\d+(-[\w.]+)?"
