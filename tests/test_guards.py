@@ -8,9 +8,8 @@ import tomllib
 from pathlib import Path
 
 import pytest
-import yaml
 
-from eks_gpu_serving.settings import RAY_VERSION, StackSettings
+from eks_gpu_serving.settings import RAY_VERSION
 
 ROOT = Path(__file__).parents[1]
 
@@ -48,7 +47,7 @@ def test_the_import_contracts_hold() -> None:
 
 def test_planning_needs_neither_pulumi_nor_ray_nor_torch() -> None:
     heavy = ["pulumi", "ray", "torch", "boto3", "numpy"]
-    code = f"import sys, eks_gpu_serving.cli.app; sys.exit(','.join(m for m in {heavy} if m in sys.modules))"
+    code = f"import sys, eks_gpu_serving.cli.app; sys.exit(','.join(m for m in {heavy} if m in sys.modules) or 0)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert run.returncode == 0, f"gpu-serving must start at once and run anywhere, it imported {run.stderr}"
 
@@ -76,14 +75,6 @@ def test_the_makefile_offers_at_most_eight_verbs_and_explains_each() -> None:
     assert len(names) <= 8
     unexplained = [name for name in names if not re.search(rf"^{name}:.*## \S", text, re.MULTILINE)]
     assert not unexplained
-
-
-def test_the_projects_config_schema_names_every_key_of_a_stack_with_its_meaning() -> None:
-    config = yaml.safe_load((ROOT / "Pulumi.yaml").read_text())["config"]
-    assert set(config) == set(StackSettings.__dataclass_fields__)
-    assert all(entry["description"] and "default" not in entry for entry in config.values()), (
-        "defaults live in StackSettings alone"
-    )
 
 
 @pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])

@@ -64,8 +64,8 @@ def test_the_pulumi_commands_of_the_readme_name_a_stack_that_exists() -> None:
 
 def test_the_python_blocks_of_the_readme_run() -> None:
     component, model = blocks("python")
-    records = run(lambda: exec(compile(component, "README.md", "exec"), {"__name__": "readme"}))
-    assert any(record.type == "aws:iam/role:Role" for record in records)
+    graph = run(lambda: exec(compile(component, "README.md", "exec"), {"__name__": "readme"}))
+    assert graph.one("aws:iam/role:Role")
     names: dict = {"__name__": "readme"}
     exec(compile(model, "README.md", "exec"), names)
     doubler = names["Doubler"]()
