@@ -5,19 +5,13 @@ import dataclasses
 import inspect
 import json
 import re
-import subprocess
-import sys
 import typing
-from collections.abc import Generator
-from contextlib import contextmanager
 from importlib.metadata import version
 from typing import Any
 
-import grpc
 import pulumi
 import pytest
 from pulumi.provider.experimental.component import ComponentProvider
-from pulumi.runtime.proto import provider_pb2, provider_pb2_grpc
 from syrupy.assertion import SnapshotAssertion
 from syrupy.extensions.json import JSONSnapshotExtension
 
@@ -114,25 +108,3 @@ def plain(hint: Any) -> Any:
 def test_arguments_and_settings_have_the_same_types(spec: type) -> None:
     arguments, settings = (typing.get_type_hints(cls, include_extras=True) for cls in (spec, TWINS[spec]))
     assert {name: plain(arguments[name]) for name in arguments} == {name: plain(settings[name]) for name in arguments}
-
-
-@contextmanager
-def hosted() -> Generator[provider_pb2_grpc.ResourceProviderStub]:
-    """The provider as the engine starts it: a process that prints its port and answers gRPC."""
-    command = [sys.executable, "-m", "pulumi.run.plugin", PACKAGE, "127.0.0.1:1"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            port = int(process.stdout.readline())
-            with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-                yield provider_pb2_grpc.ResourceProviderStub(channel)
-        finally:
-            process.terminate()
-
-
-def test_the_plugin_command_serves_the_schema_with_the_package_version(schema: dict[str, Any]) -> None:
-    with hosted() as provider:
-        answer = provider.GetSchema(provider_pb2.GetSchemaRequest(), timeout=60)
-    served = json.loads(answer.schema)
-    assert served == schema
-    assert served["version"] == version(PACKAGE)
