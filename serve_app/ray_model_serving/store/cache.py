@@ -132,7 +132,7 @@ def sweep(layout: CacheLayout) -> None:
         lock = open_lock(layout.lock(path.name.partition(".")[0]))
         try:
             # Without a real lock nothing can be known about the owner, so the directory stays.
-            if lock.fd is not None and lock.try_exclusive():
+            if lock.try_exclusive() and lock.fd is not None:
                 log.warning("removing %s, left by a fetch that did not finish", path.name)
                 remove(path)
         finally:

@@ -18,7 +18,11 @@ _UNSUPPORTED = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
 @dataclass
 class HeldLock:
-    """An open lock file. ``fd`` is None after the release, or where the lock can't be taken on this file system."""
+    """An open lock file.
+
+    ``fd`` is None after the release, and where the file system has no locks: taking it succeeds there, since nobody
+    may wait for what can't be had, but it says nothing about others.
+    """
 
     path: Path
     fd: int | None
@@ -30,10 +34,10 @@ class HeldLock:
 
     def try_exclusive(self) -> bool:
         """Take or convert to the exclusive lock without waiting, and leave a note of who holds it."""
+        if not self._try(fcntl.LOCK_EX):
+            return False
         if self.fd is None:
             return True
-        if not _flock(self.fd, fcntl.LOCK_EX):
-            return False
         note = f"pid {os.getpid()} on {socket.gethostname()}\n".encode()
         try:
             os.ftruncate(self.fd, 0)
@@ -44,7 +48,21 @@ class HeldLock:
 
     def try_shared(self) -> bool:
         """Take or convert to the shared lock without waiting."""
-        return self.fd is None or _flock(self.fd, fcntl.LOCK_SH)
+        return self._try(fcntl.LOCK_SH)
+
+    def _try(self, operation: int) -> bool:
+        if self.fd is None:
+            return True
+        try:
+            fcntl.flock(self.fd, operation | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            if error.errno not in _UNSUPPORTED:
+                raise
+            log.warning("this file system has no flock (%s); each process downloads for itself", error.strerror)
+            self.release()
+        return True
 
     def holder(self) -> str:
         """Who wrote the last note; for error texts only."""
@@ -63,15 +81,3 @@ def open_lock(path: Path) -> HeldLock:
             continue
     log.warning("lock file %s can't be opened; going on without the guard against eviction", path)
     return HeldLock(path, None)
-
-
-def _flock(fd: int, operation: int) -> bool:
-    try:
-        fcntl.flock(fd, operation | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError as error:
-        if error.errno not in _UNSUPPORTED:
-            raise
-        log.warning("this file system has no flock (%s); each process downloads for itself", error.strerror)
-    return True

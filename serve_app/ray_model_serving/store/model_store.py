@@ -190,7 +190,8 @@ class ModelStore:
                     return manifest
             elif lock.try_exclusive():
                 if (manifest := cache.find_whole(self._layout, identity)) is None:
-                    cache.sweep_own(self._layout, identity)
+                    if lock.fd is not None:
+                        cache.sweep_own(self._layout, identity)
                     return None
                 lock.try_shared()
                 return manifest

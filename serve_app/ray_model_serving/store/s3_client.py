@@ -19,8 +19,10 @@ from botocore.exceptions import (
     NoCredentialsError,
     PartialCredentialsError,
     ResponseStreamingError,
+    SSLError,
     TokenRetrievalError,
 )
+from botocore.exceptions import ConnectionError as BotoConnectionError
 from urllib3.exceptions import HTTPError
 
 from ray_model_serving.contract.errors import ModelServingError
@@ -38,6 +40,7 @@ T = TypeVar("T")
 CONNECT_TIMEOUT_S = 5.0
 READ_TIMEOUT_S = 20.0
 _ATTEMPTS = 8
+_LEAST_TIMEOUT_S = 0.001  # stamina takes 0 for a mistake; a passed deadline still allows one attempt
 _TRANSIENT_CODES = {
     "SlowDown",
     "ServiceUnavailable",
@@ -62,7 +65,9 @@ class ShortBodyError(Exception):
     """An answer that ended early or is not the range that was asked for; the part is read again."""
 
 
+# Names that do not resolve, refused and cut connections, time-outs; urllib3's own errors come out of a body.
 _TRANSIENT_ERRORS = (
+    BotoConnectionError,
     HTTPClientError,
     ResponseStreamingError,
     IncompleteReadError,
@@ -96,7 +101,7 @@ def call(operation: Callable[[], T], deadline: float) -> T:
     Raises what :func:`translate` has no part in: the last error as it came.
     """
     for attempt in stamina.retry_context(
-        on=_may_retry(deadline), attempts=_ATTEMPTS, timeout=max(0.0, deadline - time.monotonic()),
+        on=_may_retry(deadline), attempts=_ATTEMPTS, timeout=max(_LEAST_TIMEOUT_S, deadline - time.monotonic()),
         wait_initial=0.1, wait_max=5.0, wait_jitter=0.5,
     ):  # fmt: skip
         with attempt:
@@ -112,8 +117,7 @@ def is_transient(error: BaseException) -> bool:
     """Whether the same request may succeed in a moment."""
     if isinstance(error, ClientError):
         return code_of(error) in _TRANSIENT_CODES or status_of(error) in (429, 500, 502, 503, 504)
-    # HTTPClientError covers refused and closed connections and time-outs; urllib3's own come out of a body.
-    return isinstance(error, _TRANSIENT_ERRORS)
+    return isinstance(error, _TRANSIENT_ERRORS) and not isinstance(error, SSLError)
 
 
 def status_of(error: ClientError) -> int:
