@@ -7,11 +7,10 @@ from typing import Any
 
 import yaml
 
-from eks_gpu_serving.device_plugin_values import device_plugin_values
+from eks_gpu_serving.device_plugin_values import device_plugin_values, needs_device_plugin
 from eks_gpu_serving.identity_documents import irsa_trust_document, model_read_document
 from eks_gpu_serving.kuberay_values import crd_files, kuberay_values
 from eks_gpu_serving.nodes.names import OperatingSystem
-from eks_gpu_serving.nodes.operating_systems import OPERATING_SYSTEMS
 from eks_gpu_serving.nodes.user_data import POOL_TAINT, ClusterJoin, pool_labels, render_user_data
 from eks_gpu_serving.planning.capacity import CapacityPlan
 from eks_gpu_serving.ray_service import manifest, objects
@@ -83,7 +82,7 @@ def _charts(settings: StackSettings, plan: CapacityPlan) -> dict[str, str]:
         "kuberay/values.yaml": _yaml(kuberay_values(settings.kuberay, settings.ray.namespace)),
         "kuberay/crd-files.yaml": _yaml(crd_files(settings.kuberay)),
     }
-    if any(not OPERATING_SYSTEMS[pool.operating_system].brings_device_plugin for pool in plan.pools):
+    if needs_device_plugin(plan.pools):
         documents["accelerators/device-plugin-values.yaml"] = _yaml(device_plugin_values())
     return documents
 

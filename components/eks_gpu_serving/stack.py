@@ -7,11 +7,11 @@ import pulumi_kubernetes as kubernetes
 
 from eks_gpu_serving.accelerators import NvidiaDevicePlugin, NvidiaDevicePluginArgs
 from eks_gpu_serving.cluster import ServingCluster, ServingClusterArgs
+from eks_gpu_serving.device_plugin_values import needs_device_plugin
 from eks_gpu_serving.identity import ModelAccessRole, ModelAccessRoleArgs
 from eks_gpu_serving.identity_documents import partition_of
 from eks_gpu_serving.kuberay import KubeRayOperator, KubeRayOperatorArgs
 from eks_gpu_serving.nodes.gpu_node_group import GpuNodeGroup, GpuNodeGroupArgs
-from eks_gpu_serving.nodes.operating_systems import OPERATING_SYSTEMS
 from eks_gpu_serving.planning.capacity import PoolPlan
 from eks_gpu_serving.planning.plan import plan
 from eks_gpu_serving.ray_service.names import worker_account
@@ -83,7 +83,7 @@ class GpuServingStack(pulumi.ComponentResource):
             return pulumi.ResourceOptions(parent=self, providers=[provider], depends_on=[cluster, *before])
 
         plugins: list[pulumi.Resource] = []
-        if any(not OPERATING_SYSTEMS[pool.operating_system].brings_device_plugin for pool in capacity.pools):
+        if needs_device_plugin(capacity.pools):
             plugins.append(NvidiaDevicePlugin(f"{name}-device-plugin", NvidiaDevicePluginArgs(), inside()))
 
         role = ModelAccessRole(
