@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 def build(args: dict[str, Any]) -> "Application":
     """The Serve application of ``ServingSettings`` in plain form. Raises SettingsError with every problem.
 
-    Every model answers under its own ``route``, as the client sees it, so the application's ``route_prefix`` is ``/``.
+    Every model answers under its own ``route``, as the client sees it. The application's ``route_prefix`` is ``/`` or,
+    with a single model, may be that model's route.
     """
     return compose(ServingSettings.from_mapping(args))

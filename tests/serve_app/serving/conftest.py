@@ -138,6 +138,13 @@ class RunningServe:
         """What Serve says about the deployment of an application with one model."""
         return self.status(route_prefix).deployments[route_prefix.strip("/")].message
 
+    def exported_metrics(self) -> str:
+        """What Prometheus would read from the node."""
+        import ray
+
+        port = ray.nodes()[0]["MetricsExportPort"]
+        return httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=10, trust_env=False).text
+
     def client(self, timeout_s: float = 30.0) -> httpx.Client:
         return httpx.Client(base_url=self.url, timeout=timeout_s, trust_env=False)
 
@@ -162,6 +169,7 @@ def running_serve() -> Iterator[RunningServe]:
                 _node_ip_address="127.0.0.1",
                 _temp_dir=str(root),
                 log_to_driver=False,
+                _system_config={"metrics_report_interval_ms": 500},
             )
             port = _free_port()
             serve.start(http_options={"host": "127.0.0.1", "port": port})

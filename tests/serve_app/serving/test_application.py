@@ -1,4 +1,6 @@
 import inspect
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -102,6 +104,16 @@ def test_all_problems_of_the_settings_are_told_at_once(make_args):
         "models[0].uri",
         "load_deadline_s",
     ]
+
+
+@pytest.mark.parametrize(
+    ("module", "absent"),
+    [("ray_model_serving.app", ["torch", "boto3"]), ("ray_model_serving.model", ["torch", "ray", "boto3"])],
+)
+def test_importing_stays_light(module, absent):
+    code = f"import sys, {module}; print([name for name in {absent} if name in sys.modules])"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert result.stdout.strip() == "[]", "Serve builds on the head, which is not sized for models"
 
 
 def test_the_builder_is_a_function_of_one_argument():

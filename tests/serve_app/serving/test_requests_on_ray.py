@@ -2,6 +2,7 @@
 
 import functools
 import importlib.resources
+import time
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from ray_model_serving.app import build
+from ray_model_serving.contract import metrics
 from ray_model_serving.contract.memory import PROCESS_BASELINE_BYTES
 from ray_model_serving.models.text_embedding import TextEmbedding
 
@@ -31,6 +33,20 @@ def anonymous_bytes(pid: int) -> int:
         if line.startswith("RssAnon:"):
             return int(line.split()[1]) * 1024
     raise AssertionError("no RssAnon")
+
+
+def not_exported(running_serve, deployment: str, *, replicas: int) -> list[str]:
+    """Which of the declared metrics are not there yet as dashboards and alerts look for them."""
+    text = running_serve.exported_metrics()
+    lines = [line for line in text.splitlines() if f'deployment="{deployment}"' in line]
+    ready = [line for line in lines if line.startswith("ray_model_state{") and 'state="ready"' in line]
+    names = {line.partition("{")[0] for line in lines}
+    missing = [metric.name for metric in metrics.ALL if f"ray_{metric.name}" not in names]
+    if [line.split()[-1] for line in ready] != ["1.0"] * replicas:
+        missing.append(f"{replicas} replicas in state ready")
+    if not any(line.startswith("ray_model_requests_rejected_total{") and "too_large" in line for line in lines):
+        missing.append("a rejected request that was too large")
+    return missing
 
 
 def test_the_real_model_is_served_by_two_replicas_within_their_limits(
@@ -84,6 +100,14 @@ def test_the_real_model_is_served_by_two_replicas_within_their_limits(
         assert status["state"] == "ready"
         assert status["load"]["memory"]["peak_anon_bytes"] < 64 * 1024**2, "the file is mapped, not copied"
         assert anonymous_bytes(status["pid"]) < PROCESS_BASELINE_BYTES, "what the plan reserves must be enough"
+
+    missing = ["not asked yet"]
+    for _ in range(100):  # Ray reports every half second here
+        missing = not_exported(running_serve, route.strip("/"), replicas=len(replicas))
+        if not missing:
+            break
+        time.sleep(0.1)
+    assert missing == []
 
 
 def test_several_models_of_one_application_are_found_by_the_longest_route(
