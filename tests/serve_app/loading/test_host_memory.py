@@ -1,0 +1,76 @@
+"""How much memory is left, from cgroups of both versions."""
+
+from pathlib import Path
+
+import pytest
+
+from emulators.models import linear_model, write_files
+from ray_model_serving.contract.settings import Device, Dtype
+from ray_model_serving.loading.errors import InsufficientMemoryError
+from ray_model_serving.loading.host_memory import MemoryLimit, tightest_limit
+from ray_model_serving.loading.preflight import check_host_memory
+from ray_model_serving.store import ModelStore
+from ray_model_serving.store.checkpoint import read_directory
+
+V2_STAT = "anon 300\nfile 900\nshmem 50\n"
+V1_STAT = "cache 900\nrss 1\ntotal_rss 300\ntotal_shmem 50\n"
+V1_UNLIMITED = "9223372036854771712"
+
+
+def tree(root: Path, cgroup: str, files: dict[str, str]) -> Path:
+    write_files(root, {"proc/self/cgroup": cgroup.encode()})
+    write_files(root / "sys/fs/cgroup", {name: text.encode() for name, text in files.items()})
+    return root
+
+
+def limit_of(root: Path) -> tuple[int, int] | None:
+    found = tightest_limit(root)
+    return (found.limit_bytes, found.available_bytes) if found else None
+
+
+def test_version_2_in_a_container_of_its_own_namespace(tmp_path: Path):
+    root = tree(tmp_path, "0::/\n", {"memory.max": "1000\n", "memory.stat": V2_STAT})
+    assert limit_of(root) == (1000, 650), "page cache is not in use: the kernel drops it before it kills"
+
+
+def test_the_tightest_of_nested_limits_counts(tmp_path: Path):
+    files = {
+        "pod/memory.max": "800", "pod/memory.stat": V2_STAT,
+        "pod/container/memory.max": "max", "pod/container/memory.stat": V2_STAT,
+    }  # fmt: skip
+    assert limit_of(tree(tmp_path, "0::/pod/container\n", files)) == (800, 450)
+
+
+def test_version_1_with_the_hosts_path_that_the_container_does_not_see(tmp_path: Path):
+    files = {"memory/memory.limit_in_bytes": "1000", "memory/memory.stat": V1_STAT}
+    assert limit_of(tree(tmp_path, "4:memory:/kubepods/pod7/abc\n1:cpu:/\n0::/\n", files)) == (1000, 650)
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "files"),
+    [
+        ("0::/\n", {}),
+        ("0::/\n", {"memory.max": "max", "memory.stat": V2_STAT}),
+        ("4:memory:/\n", {"memory/memory.limit_in_bytes": V1_UNLIMITED, "memory/memory.stat": V1_STAT}),
+    ],
+)
+def test_no_limit_is_none(cgroup: str, files: dict[str, str], tmp_path: Path):
+    assert limit_of(tree(tmp_path, cgroup, files)) is None
+
+
+def test_this_machine_can_be_asked():
+    found = tightest_limit()
+    assert found is None or 0 <= found.available_bytes <= found.limit_bytes
+
+
+def test_a_load_that_the_cgroup_has_no_room_for_is_refused_with_both_numbers(tmp_path: Path):
+    # UR-002
+    directory = write_files(tmp_path / "model", linear_model())
+    manifest = ModelStore(tmp_path).resolve(f"file://{directory}")
+    checkpoint = read_directory(directory, manifest.files)
+    limit = MemoryLimit(path=Path("/sys/fs/cgroup/memory.max"), limit_bytes=1000, used_bytes=990)
+    with pytest.raises(InsufficientMemoryError) as raised:
+        check_host_memory(checkpoint, Dtype.FLOAT16, Device.CPU, None, limit)
+    assert "needs 16 bytes" in raised.value.message
+    assert "10 bytes are left of the limit of 1000 bytes" in raised.value.message
+    check_host_memory(checkpoint, Dtype.AUTO, Device.CPU, 0, limit)
