@@ -7,7 +7,6 @@ import json
 import os
 import secrets
 import shutil
-import socket
 import tempfile
 import threading
 import time
@@ -20,6 +19,8 @@ import httpx
 import pytest
 import torch
 from safetensors.torch import save_file
+
+from emulators.s3 import ENVIRONMENT, S3Emulator, free_port
 
 # As short as Ray needs for its sockets, whose paths may have 107 bytes.
 _RAY_ROOT = "/tmp"
@@ -150,29 +151,33 @@ class RunningServe:
 
 
 @pytest.fixture(scope="session")
-def running_serve() -> Iterator[RunningServe]:
+def running_serve(s3: S3Emulator) -> Iterator[RunningServe]:
     """Real Ray and Serve, on loopback and without any report to the outside, gone at the end with all its files."""
     root = Path(tempfile.mkdtemp(prefix="ray-", dir=_RAY_ROOT))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))  # else Ray writes one into the home directory
-        patch.setenv("PYTHONPATH", str(_IMPORTABLE))
         import ray
         from ray import serve
 
         try:
-            ray.init(
-                num_cpus=16,
-                include_dashboard=False,
-                object_store_memory=100 * 1024**2,
-                _memory=32 * 1024**3,
-                _node_ip_address="127.0.0.1",
-                _temp_dir=str(root),
-                log_to_driver=False,
-                _system_config={"metrics_report_interval_ms": 500},
-            )
-            port = _free_port()
-            serve.start(http_options={"host": "127.0.0.1", "port": port})
+            port = free_port()
+            # What the replicas inherit; undone at once, since other tests of this process must not see it.
+            with pytest.MonkeyPatch.context() as inherited:
+                inherited.setenv("PYTHONPATH", str(_IMPORTABLE))
+                for name, value in {**ENVIRONMENT, "AWS_ENDPOINT_URL": s3.endpoint_url}.items():
+                    inherited.setenv(name, value)
+                ray.init(
+                    num_cpus=16,
+                    include_dashboard=False,
+                    object_store_memory=100 * 1024**2,
+                    _memory=32 * 1024**3,
+                    _node_ip_address="127.0.0.1",
+                    _temp_dir=str(root),
+                    log_to_driver=False,
+                    _system_config={"metrics_report_interval_ms": 500},
+                )
+                serve.start(http_options={"host": "127.0.0.1", "port": port})
             yield RunningServe(url=f"http://127.0.0.1:{port}", numbers=itertools.count(1))
         finally:
             serve.shutdown()
@@ -192,12 +197,6 @@ def deploy(running_serve) -> Iterator[Callable[..., None]]:
     yield run
     for prefix in prefixes:
         running_serve.delete(prefix)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @pytest.fixture

