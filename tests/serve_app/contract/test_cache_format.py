@@ -1,0 +1,83 @@
+"""The published cache format: two versions of the library on one node agree on it."""
+
+import hashlib
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ray_model_serving.contract.cache_format import FileEntry, Manifest, UnreadableRecordError, snapshot_id
+
+_ENTRIES = st.builds(
+    FileEntry,
+    path=st.text(min_size=1, max_size=10),
+    key=st.text(max_size=10),
+    size_bytes=st.integers(0, 2**60),
+    etag=st.text(max_size=5),
+    version_id=st.none() | st.text(max_size=5),
+    checksum=st.none() | st.text(min_size=1, max_size=5),
+    checksum_type=st.none() | st.just("CRC64NVME/FULL_OBJECT"),
+)
+_MANIFESTS = st.builds(
+    Manifest, source=st.text(max_size=10), files=st.lists(_ENTRIES, max_size=4, unique_by=lambda e: e.path).map(tuple)
+)
+ENTRY = FileEntry(
+    path="model.safetensors",
+    key="minilm/model.safetensors",
+    size_bytes=90868376,
+    etag='"7b8c"',
+    checksum="aCTj8I4R7Nw=",
+    checksum_type="CRC64NVME/FULL_OBJECT",
+)
+
+
+@given(_MANIFESTS)
+def test_a_record_is_read_back_as_it_was_written(manifest: Manifest):
+    assert Manifest.from_json(manifest.to_json()) == manifest
+
+
+@given(_MANIFESTS, st.randoms(use_true_random=False))
+def test_the_order_of_files_does_not_change_the_id(manifest: Manifest, random):
+    shuffled = list(manifest.files)
+    random.shuffle(shuffled)
+    assert snapshot_id(shuffled) == manifest.snapshot_id
+
+
+def test_the_id_of_a_known_model_never_changes():
+    canonical = '[["model.safetensors",90868376,"CRC64NVME/FULL_OBJECT","aCTj8I4R7Nw="]]'
+    assert snapshot_id([ENTRY]) == hashlib.sha256(canonical.encode()).hexdigest()[:32]
+    assert snapshot_id([ENTRY]) == "367c4bffae7d602248eaea8300f7ca84", "a new id would empty every cache in the field"
+
+
+def changed(**changes: object) -> FileEntry:
+    return FileEntry(**{**ENTRY.__dict__, **changes})  # pyright: ignore[reportArgumentType]
+
+
+def test_content_makes_the_id_and_its_place_does_not():
+    same = changed(key="copy/model.safetensors", etag='"other"', version_id="v7")
+    assert snapshot_id([same]) == snapshot_id([ENTRY])
+    for other in (changed(size_bytes=1), changed(checksum="x"), changed(path="b.safetensors")):
+        assert snapshot_id([other]) != snapshot_id([ENTRY])
+
+
+def test_without_a_checksum_etag_and_version_make_the_id():
+    bare = changed(checksum=None, checksum_type=None)
+    assert snapshot_id([bare]) != snapshot_id([changed(checksum=None, checksum_type=None, etag='"other"')])
+    assert snapshot_id([bare]) != snapshot_id([changed(checksum=None, checksum_type=None, version_id="v7")])
+
+
+@given(st.text(max_size=50))
+def test_any_other_text_is_unreadable_and_never_a_crash(text: str):
+    with pytest.raises(UnreadableRecordError):
+        Manifest.from_json(text)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"format_version": 2}, {"snapshot_id": "0" * 32}, {"files": [{"path": "a"}]}, {"files": 3}],
+)
+def test_a_record_of_another_version_or_content_is_unreadable(change: dict[str, object]):
+    document = {**json.loads(Manifest(source="s3://b/m/", files=(ENTRY,)).to_json()), **change}
+    with pytest.raises(UnreadableRecordError):
+        Manifest.from_json(json.dumps(document))
