@@ -4,7 +4,7 @@
 """
 
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
@@ -32,19 +32,21 @@ def resident() -> Resident:
     return parse_status(_STATUS.read_text(encoding="ascii"))
 
 
-@dataclass
 class PeakSampler:
-    """Samples every few milliseconds in a thread, between ``with`` and its end; peaks are over the start."""
+    """Samples every few milliseconds in a thread, between ``with`` and its end.
 
-    peak_anon_bytes: int = 0
-    peak_file_bytes: int = 0
-    _baseline: Resident = field(default_factory=resident)
-    _stop: threading.Event = field(default_factory=threading.Event)
-    _thread: threading.Thread | None = None
+    The peaks are over ``baseline``, or over what the process has when it begins.
+    """
+
+    def __init__(self, baseline: Resident | None = None) -> None:
+        self.peak_anon_bytes = 0
+        self.peak_file_bytes = 0
+        self._baseline = baseline
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="memory-sampler", daemon=True)
 
     def __enter__(self) -> "PeakSampler":
-        self._baseline = resident()
-        self._thread = threading.Thread(target=self._run, name="memory-sampler", daemon=True)
+        self._baseline = self._baseline or resident()
         self._thread.start()
         return self
 
@@ -52,8 +54,7 @@ class PeakSampler:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._stop.set()
-        if self._thread:
-            self._thread.join()
+        self._thread.join()
         self._sample()
 
     def _run(self) -> None:
@@ -61,6 +62,7 @@ class PeakSampler:
             self._sample()
 
     def _sample(self) -> None:
-        now = resident()
-        self.peak_anon_bytes = max(self.peak_anon_bytes, now.anon_bytes - self._baseline.anon_bytes)
-        self.peak_file_bytes = max(self.peak_file_bytes, now.file_bytes - self._baseline.file_bytes)
+        now, before = resident(), self._baseline
+        assert before is not None  # set when the sampling began
+        self.peak_anon_bytes = max(self.peak_anon_bytes, now.anon_bytes - before.anon_bytes)
+        self.peak_file_bytes = max(self.peak_file_bytes, now.file_bytes - before.file_bytes)

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ray_model_serving.contract.errors import ModelServingError
@@ -25,6 +25,8 @@ def load_slot(locks: Path, *, at_once: int, deadline_s: float) -> Generator[None
     A slot is a lock on a file in ``locks``, which the kernel releases when its holder dies. The files are never
     removed: a removed one could be locked twice, under its old and its new inode.
     """
+    with suppress(OSError):  # a cache that can't be written has no slots to keep; open_lock says so
+        locks.mkdir(parents=True, exist_ok=True)
     paths = [locks / f"load-slot-{number}" for number in range(at_once)]
     end = time.monotonic() + deadline_s
     while (slot := _first_free(paths)) is None:

@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ray_model_serving.contract.cache_format import CacheLayout
 from ray_model_serving.contract.errors import ModelServingError
@@ -13,6 +13,9 @@ from ray_model_serving.contract.settings import ModelSettings, ServingSettings
 from ray_model_serving.model import ServedModel
 from ray_model_serving.serving.slots import load_slot
 from ray_model_serving.store import FetchProgress, ModelStore, Snapshot
+
+if TYPE_CHECKING:
+    from ray_model_serving.loading.sampler import Resident
 
 log = logging.getLogger("ray.serve")
 
@@ -50,6 +53,7 @@ class ModelWorker:
         self._served = served
         self._snapshot: Snapshot | None = None
         self._started = 0.0
+        self._before_load: Resident | None = None
         self.phase: str | None = None
         """What the load is doing, or None."""
         self.progress: FetchProgress | None = None
@@ -83,7 +87,9 @@ class ModelWorker:
         )
         # Here and not above: the builder of the application imports this module and needs no torch.
         from ray_model_serving.loading import load
+        from ray_model_serving.loading.sampler import resident
 
+        self._before_load = resident()
         self._served.directory = snapshot.path
         self.phase, waiting_since = "wait", time.monotonic()
         slots = load_slot(
@@ -109,9 +115,16 @@ class ModelWorker:
     def warm_up(self) -> None:
         """The model's own warm-up; after it the load report is complete."""
         assert self.report is not None  # the gate warms up after it loaded
+        from ray_model_serving.loading.sampler import PeakSampler
+
         self.phase, started = "warm_up", time.monotonic()
-        self._served.warm_up()
+        with PeakSampler(baseline=self._before_load) as sampler:
+            self._served.warm_up()
         ended = time.monotonic()
+        # Mapped weights become resident when they are first used, which is now.
+        memory = self.report["memory"]
+        memory["peak_anon_bytes"] = max(memory["peak_anon_bytes"], sampler.peak_anon_bytes)
+        memory["peak_file_bytes"] = max(memory["peak_file_bytes"], sampler.peak_file_bytes)
         self.report["seconds"]["warm_up"] = round(ended - started, 4)
         self.report["seconds"]["total"] = round(ended - self._started, 4)
         self.phase = None

@@ -3,7 +3,6 @@
 Parts are pinned by If-Match (and VersionId), so that two revisions of an object are never mixed.
 """
 
-import errno
 import os
 import threading
 import time
@@ -16,7 +15,8 @@ from typing import Any, cast
 from ray_model_serving.contract.cache_format import FileEntry, Manifest
 from ray_model_serving.contract.errors import ModelServingError
 from ray_model_serving.store import checksums
-from ray_model_serving.store.errors import NoSpaceError, StoreRefusedError, StoreUnavailableError, raise_together
+from ray_model_serving.store.disk import allocate, check_space, raise_if_full, write_all
+from ray_model_serving.store.errors import StoreRefusedError, StoreUnavailableError, raise_together
 from ray_model_serving.store.resolve import Translate
 from ray_model_serving.store.s3_client import ShortBodyError, call
 
@@ -83,41 +83,11 @@ def download(
     transfer = _Transfer(bucket, {}, deadline)
     try:
         for entry in manifest.files:
-            transfer.files[entry.path] = _allocate(directory / entry.path, entry.size_bytes)
+            transfer.files[entry.path] = allocate(directory / entry.path, entry.size_bytes)
         return _run(client, manifest, transfer, connections, translate, on_bytes)
     finally:
         for descriptor in transfer.files.values():
             os.close(descriptor)
-
-
-def check_space(directory: Path, needed_bytes: int) -> None:
-    """Raises :class:`NoSpaceError` before the first byte is fetched."""
-    status = os.statvfs(directory)
-    free_bytes = status.f_bavail * status.f_frsize
-    if needed_bytes > free_bytes:
-        raise _no_space(directory, f"{free_bytes} bytes are free", needed_bytes)
-
-
-def _no_space(path: Path, state: str, needed_bytes: int) -> NoSpaceError:
-    return NoSpaceError(
-        f"{path}: the model needs {needed_bytes} bytes on this file system, {state}",
-        hint="remove snapshots that are not in use, or give the cache a larger disk",
-    )
-
-
-def _allocate(path: Path, size_bytes: int) -> int:
-    """Create a file with all its blocks, so that a full disk shows now and not at 90 %."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-    try:
-        if size_bytes:
-            os.posix_fallocate(descriptor, 0, size_bytes)
-    except OSError as error:
-        os.close(descriptor)
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise _no_space(path, error.strerror or "the disk is full", size_bytes) from error
-        raise
-    return descriptor
 
 
 def _run(
@@ -173,8 +143,7 @@ def _fetch_part(client: Any, part: Part, transfer: _Transfer, translate: Transla
     try:
         return call(lambda: _read_part(client, part, transfer), transfer.deadline)
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise _no_space(Path(entry.path), error.strerror or "the disk is full", entry.size_bytes) from error
+        raise_if_full(error, Path(entry.path), entry.size_bytes)
         raise translate(error, f"s3://{transfer.bucket}/{entry.key}") from error
     except Stopped:
         raise
@@ -223,7 +192,7 @@ def _write_body(body: Any, part: Part, transfer: _Transfer) -> int:
                 break
             if crc:
                 value = crc.update(block, value)
-            _write_all(descriptor, block, part.offset + written - len(block))
+            write_all(descriptor, block, part.offset + written - len(block))
             transfer.count(len(block))
         if written != part.length:
             raise ShortBodyError(f"got {written} of {part.length} bytes from offset {part.offset}")
@@ -231,13 +200,6 @@ def _write_body(body: Any, part: Part, transfer: _Transfer) -> int:
         transfer.count(-min(written, part.length))
         raise
     return value
-
-
-def _write_all(descriptor: int, block: bytes, offset: int) -> None:
-    view = memoryview(block)
-    while view:
-        count = os.pwrite(descriptor, view, offset)
-        view, offset = view[count:], offset + count
 
 
 def _combine(parts: list[Part], values: list[int]) -> dict[str, str]:

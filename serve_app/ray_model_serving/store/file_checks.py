@@ -8,8 +8,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, cast
 
+from ray_model_serving.contract.cache_format import Manifest
 from ray_model_serving.contract.errors import ModelServingError
-from ray_model_serving.store.errors import InvalidModelFileError, first_few
+from ray_model_serving.store import checksums
+from ray_model_serving.store.errors import DigestMismatchError, InvalidModelFileError, first_few
 from ray_model_serving.store.tensor_headers import parse_header, read_header_bytes
 
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
@@ -30,6 +32,25 @@ def check_files(directory: Path, paths: Iterable[str], source: str) -> None:
         raise InvalidModelFileError(
             f"{source}: {len(problems)} files are not what a model needs:{first_few(problems)}",
             hint="upload the files again from a complete checkout (git lfs pull) and compare their sizes",
+        )
+
+
+def check_digests(directory: Path, manifest: Manifest, computed: dict[str, str]) -> None:
+    """Raises :class:`DigestMismatchError` with every file that differs from the store's checksum.
+
+    ``computed`` has the checksums that came out of the download, by path; what it lacks is read from disk.
+    """
+    problems: list[str] = []
+    for entry in manifest.files:
+        if entry.checksum is None or entry.checksum_type is None:
+            continue  # the store has none for the whole object: size and ETag are what there is, and the report says so
+        actual = computed.get(entry.path) or checksums.of_file(directory / entry.path, entry.checksum_type)
+        if actual != entry.checksum:
+            problems.append(f"{entry.path}: {entry.checksum_type} is {actual}, the store says {entry.checksum}")
+    if problems:
+        raise DigestMismatchError(
+            f"{manifest.source}: {len(problems)} files differ from the store's checksums:{first_few(problems)}",
+            hint="fetch again; if it stays, the path to the store changes bytes or the object is damaged",
         )
 
 

@@ -79,5 +79,5 @@ def open_lock(path: Path) -> HeldLock:
             return HeldLock(path, os.open(path, flags | os.O_CLOEXEC, 0o664))
         except OSError:
             continue
-    log.warning("lock file %s can't be opened; going on without the guard against eviction", path)
+    log.warning("lock file %s can't be opened; going on without it", path)
     return HeldLock(path, None)

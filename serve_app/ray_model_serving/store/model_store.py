@@ -4,9 +4,7 @@ Look-up order: the image (``baked_root``), the node's cache, the store. ``file:/
 """
 
 import time
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,18 +12,17 @@ from typing import TYPE_CHECKING
 from ray_model_serving.contract.cache_format import CacheLayout, Manifest
 from ray_model_serving.contract.settings import DEFAULT_EXCLUDE
 from ray_model_serving.contract.uris import FileUri, S3Uri, parse_model_uri
-from ray_model_serving.store import cache, checksums
+from ray_model_serving.store import cache
 from ray_model_serving.store.directory import resolve_directory
 from ray_model_serving.store.errors import (
-    DigestMismatchError,
     LockTimeoutError,
     ObjectReplacedError,
     SnapshotMismatchError,
-    first_few,
 )
-from ray_model_serving.store.file_checks import check_files
+from ray_model_serving.store.file_checks import check_digests, check_files
 from ray_model_serving.store.locks import HeldLock, open_lock
-from ray_model_serving.store.report import FetchProgress, FetchReport, Snapshot, files_by_check
+from ray_model_serving.store.progress import Fetch, OnProgress
+from ray_model_serving.store.report import FetchReport, Snapshot, files_by_check
 
 if TYPE_CHECKING:
     from ray_model_serving.store.s3_source import S3Source
@@ -33,31 +30,7 @@ if TYPE_CHECKING:
 DEFAULT_CONNECTIONS = 16
 DEFAULT_DEADLINE_S = 3600.0
 _POLL_S = 0.1
-
-OnProgress = Callable[[FetchProgress], None]
-
-
-@dataclass
-class _Fetch:
-    """One call of ``ensure``: its deadline, its clock and who wants to hear of it."""
-
-    deadline: float
-    on_progress: OnProgress | None
-    started: float = field(default_factory=time.monotonic)
-    seconds: dict[str, float] = field(default_factory=dict)
-
-    @contextmanager
-    def phase(self, name: str, total_bytes: int = 0) -> Generator[None]:
-        self.tell(name, 0, total_bytes)
-        start = time.monotonic()
-        try:
-            yield
-        finally:
-            self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - start
-
-    def tell(self, phase: str, done_bytes: int, total_bytes: int) -> None:
-        if self.on_progress:
-            self.on_progress(FetchProgress(phase=phase, bytes_done=done_bytes, bytes_total=total_bytes))
+_LOOK_UP_TRIES = 20
 
 
 class ModelStore:
@@ -107,7 +80,7 @@ class ModelStore:
         second. Raises the errors of ``store.errors``; whatever happens, no partial snapshot becomes visible.
         """
         parsed = parse_model_uri(uri)
-        fetch = _Fetch(deadline=time.monotonic() + self._deadline_s, on_progress=on_progress)
+        fetch = Fetch(deadline=time.monotonic() + self._deadline_s, on_progress=on_progress)
         if isinstance(parsed, FileUri):
             return self._use_in_place(parsed, include, exclude, snapshot_id, fetch)
         if self._expected_role_arn:
@@ -134,7 +107,7 @@ class ModelStore:
     # -- where a snapshot can be ------------------------------------------------------------------------------------
 
     def _use_in_place(
-        self, uri: FileUri, include: Sequence[str], exclude: Sequence[str], pin: str | None, fetch: _Fetch
+        self, uri: FileUri, include: Sequence[str], exclude: Sequence[str], pin: str | None, fetch: Fetch
     ) -> Snapshot:
         with fetch.phase("resolve"):
             manifest = resolve_directory(uri, include, exclude)
@@ -143,20 +116,24 @@ class ModelStore:
             check_files(Path(uri.path), [entry.path for entry in manifest.files], str(uri))
         return _snapshot(Path(uri.path), manifest, fetch, source="node")
 
-    def _look_up(self, identity: str, fetch: _Fetch) -> Snapshot | None:
+    def _look_up(self, identity: str, fetch: Fetch) -> Snapshot | None:
         """The image, then the node's cache; None where neither has it whole. Waits while another process fetches it."""
         if self._baked and (manifest := cache.find_whole(self._baked, identity)):
             return _snapshot(self._baked.snapshot(identity), manifest, fetch, source="image")
         if cache.find_whole(self._layout, identity) is None:
             return None
         lock = open_lock(self._layout.lock(identity))
-        if lock.try_shared() and (manifest := cache.find_whole(self._layout, identity)):
-            return _snapshot(self._layout.snapshot(identity), manifest, fetch, source="node", lock=lock)
+        for _ in range(_LOOK_UP_TRIES):
+            if lock.try_shared():
+                if manifest := cache.find_whole(self._layout, identity):
+                    return _snapshot(self._layout.snapshot(identity), manifest, fetch, source="node", lock=lock)
+                break
+            time.sleep(_POLL_S)  # whoever sweeps or evicts holds it for a moment
         lock.release()
         return None
 
     def _ensure_resolved(
-        self, uri: S3Uri, include: Sequence[str], exclude: Sequence[str], pin: str | None, fetch: _Fetch
+        self, uri: S3Uri, include: Sequence[str], exclude: Sequence[str], pin: str | None, fetch: Fetch
     ) -> Snapshot:
         with fetch.phase("resolve"):
             manifest = self._resolve(uri, include, exclude, fetch.deadline)
@@ -207,7 +184,7 @@ class ModelStore:
 
     # -- fetching ---------------------------------------------------------------------------------------------------
 
-    def _fetch(self, uri: S3Uri, manifest: Manifest, fetch: _Fetch) -> None:
+    def _fetch(self, uri: S3Uri, manifest: Manifest, fetch: Fetch) -> None:
         staging = cache.new_staging(self._layout, manifest.snapshot_id)
         total = manifest.size_bytes
         try:
@@ -216,7 +193,7 @@ class ModelStore:
                     uri, manifest, staging, fetch.deadline, lambda done: fetch.tell("download", done, total)
                 )
             with fetch.phase("verify", total):
-                _verify(staging, manifest, computed)
+                check_digests(staging, manifest, computed)
                 check_files(staging, [entry.path for entry in manifest.files], manifest.source)
             with fetch.phase("commit", total):
                 cache.publish(self._layout, staging, manifest)
@@ -248,23 +225,7 @@ def _check_pin(pin: str | None, manifest: Manifest) -> None:
         )
 
 
-def _verify(staging: Path, manifest: Manifest, computed: dict[str, str]) -> None:
-    """Raises :class:`DigestMismatchError` with every file that differs from the store's checksum."""
-    problems: list[str] = []
-    for entry in manifest.files:
-        if entry.checksum is None or entry.checksum_type is None:
-            continue  # the store has none for the whole object: size and ETag are what there is, and the report says so
-        actual = computed.get(entry.path) or checksums.of_file(staging / entry.path, entry.checksum_type)
-        if actual != entry.checksum:
-            problems.append(f"{entry.path}: {entry.checksum_type} is {actual}, the store says {entry.checksum}")
-    if problems:
-        raise DigestMismatchError(
-            f"{manifest.source}: {len(problems)} files differ from the store's checksums:{first_few(problems)}",
-            hint="fetch again; if it stays, the path to the store changes bytes or the object is damaged",
-        )
-
-
-def _snapshot(path: Path, manifest: Manifest, fetch: _Fetch, *, source: str, lock: HeldLock | None = None) -> Snapshot:
+def _snapshot(path: Path, manifest: Manifest, fetch: Fetch, *, source: str, lock: HeldLock | None = None) -> Snapshot:
     fetch.seconds["total"] = time.monotonic() - fetch.started
     size = manifest.size_bytes
     report = FetchReport(

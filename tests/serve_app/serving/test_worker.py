@@ -63,3 +63,12 @@ def test_a_failing_load_can_be_tried_again(make_worker, tmp_path):
         with pytest.raises(DirectoryNotFoundError):
             worker.load()
     assert worker.report is None
+
+
+def test_the_memory_peak_of_a_replica_counts_its_warm_up(make_worker):
+    worker = make_worker(model_class="serving_fakes:Hungry")
+    worker.load()
+    after_load = worker.report["memory"]["peak_anon_bytes"]
+    worker.warm_up()
+    taken = worker.report["memory"]["peak_anon_bytes"] - after_load
+    assert taken > 32 * 1024**2, "mapped weights and work spaces become resident when the model first runs"

@@ -43,3 +43,12 @@ class Times(ServedModel):
 class BrokenBuild(Times):
     def build(self, directory: Path) -> "torch.nn.Module":
         raise ValueError("config.json names no layers")
+
+
+class Hungry(Times):
+    """Takes memory when it is warmed up."""
+
+    TAKEN_BYTES = 64 * 1024**2
+
+    def warm_up(self) -> None:
+        self.taken = bytearray(b"x") * self.TAKEN_BYTES
