@@ -56,6 +56,46 @@ def test_transient_faults_are_retried(fault, proxy: RecordingProxy, bucket: Buck
     assert len(proxy.object_gets()) == len(files) + 2, "one retry of ours for each fault, and none of botocore's"
 
 
+def test_a_body_that_stalls_is_given_up_after_the_read_timeout_and_asked_for_again(
+    proxy: RecordingProxy, bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    # UR-085
+    files = linear_model()
+    uri = bucket.put(files)
+    monkeypatch.setattr("ray_model_serving.store.s3_client.READ_TIMEOUT_S", 0.5)
+    over = threading.Event()
+
+    def stall(request: Request, forward: Forward) -> None:
+        over.wait(30)
+
+    proxy.rule = times(1, stall, only=is_get)
+    try:
+        with ModelStore(tmp_path, endpoint_url=proxy.endpoint_url).ensure(uri) as snapshot:
+            assert read_files(snapshot.path) == files
+    finally:
+        over.set()
+
+
+def test_requests_at_once_stay_within_the_connections(proxy: RecordingProxy, bucket: Bucket, tmp_path: Path):
+    # UR-084
+    uri = bucket.put({**large_model(20), **linear_model()})
+    now, most, lock = [0], [0], threading.Lock()
+
+    def count(request: Request, forward: Forward) -> Answer:
+        with lock:
+            now[0] += 1
+            most[0] = max(most[0], now[0])
+        try:
+            return forward()
+        finally:
+            with lock:
+                now[0] -= 1
+
+    proxy.rule = count
+    ModelStore(tmp_path, endpoint_url=proxy.endpoint_url, connections=2).ensure(uri).close()
+    assert 1 <= most[0] <= 2
+
+
 def test_a_store_that_stays_away_ends_at_the_deadline_and_may_be_tried_again(
     proxy: RecordingProxy, bucket: Bucket, tmp_path: Path
 ):
@@ -133,6 +173,27 @@ def test_an_object_replaced_between_ranges_gives_the_new_revision_and_never_a_mi
         assert read_files(snapshot.path) == new
     assert replaced.is_set()
     assert [path.name for path in (tmp_path / "snapshots").iterdir()] == [snapshot.snapshot_id]
+
+
+def test_with_versions_a_replaced_object_is_still_fetched_as_it_was(
+    proxy: RecordingProxy, bucket: Bucket, tmp_path: Path
+):
+    # UR-081
+    bucket.s3.client().put_bucket_versioning(Bucket=bucket.name, VersioningConfiguration={"Status": "Enabled"})
+    old = linear_model()
+    uri = bucket.put(old)
+    replaced = threading.Event()
+
+    def replace_first(request: Request, forward: Forward) -> Answer:
+        if is_get(request) and not replaced.is_set():
+            replaced.set()
+            bucket.put({name: content + b" " for name, content in old.items()})
+        return forward()
+
+    proxy.rule = replace_first
+    with ModelStore(tmp_path, endpoint_url=proxy.endpoint_url, connections=1).ensure(uri) as snapshot:
+        assert read_files(snapshot.path) == old
+    assert replaced.is_set()
 
 
 def test_an_object_that_never_stands_still_is_an_error_after_one_new_start(
