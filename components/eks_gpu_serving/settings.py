@@ -8,7 +8,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import ClassVar
 
 from eks_gpu_serving import name_limits
 from eks_gpu_serving.name_limits import name_problem
@@ -18,21 +17,7 @@ from eks_gpu_serving.planning.instances import instance_problem
 from eks_gpu_serving.planning.system_nodes import SYSTEM_INSTANCES
 from ray_model_serving.contract.problems import Problems, SettingsError, nearest
 from ray_model_serving.contract.reading import read, setting
-from ray_model_serving.contract.settings import (
-    DEFAULT_EXCLUDE,
-    NAME_PATTERN,
-    RAY_NAMES,
-    Autoscaling,
-    Device,
-    Dtype,
-    Limits,
-    LoadMode,
-    check_autoscaling,
-    check_device,
-    check_replicas,
-    check_unique,
-    uri_problem,
-)
+from ray_model_serving.contract.settings import NAME_PATTERN, LoadMode, ModelDescription, check_unique
 
 # The Ray version that the serving library, the image and the cluster share (a mixed set fails at run time).
 RAY_VERSION = "2.60.0"
@@ -128,25 +113,10 @@ class NodeGroupSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StackModel:
-    """One model, as a model engineer describes it."""
+class StackModel(ModelDescription):
+    """One model, as a model engineer describes it. Sizes that are left out follow from those of the weights."""
 
-    RENAMED: ClassVar[Mapping[str, str]] = RAY_NAMES
-
-    name: str = setting(doc="unique name; also the deployment's", pattern=NAME_PATTERN)
-    route: str = setting(doc="path prefix of its requests, such as /embed", pattern=r"/[A-Za-z0-9/_.-]*")
-    model_class: str = setting(
-        doc="import path of the model class, module:Class", pattern=r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"
-    )
-    uri: str = setting(doc="s3://bucket/prefix/ or file:///directory/", check=uri_problem)
     node_group: str | None = setting(None, doc="pool that it runs on; may be left out where there is one")
-    snapshot_id: str | None = setting(
-        None, doc="pins the content; `ray-model inspect` prints it", pattern=r"[0-9a-f]{32}"
-    )
-    include: tuple[str, ...] = setting(("*",), doc="file patterns to fetch", min_items=1)
-    exclude: tuple[str, ...] = setting(DEFAULT_EXCLUDE, doc="file patterns to leave out")
-    dtype: Dtype = setting(Dtype.AUTO, doc="type of the weights on the device")
-    device: Device = setting(Device.CUDA, doc="where the weights live")
     load_mode: LoadMode | None = setting(None, doc="lazy or background; none: lazy in dev, background elsewhere")
     weights_gib: float = setting(doc="size of the model's files; `ray-model inspect` prints it", above=0, maximum=4096)
     host_peak_gib: float | None = setting(
@@ -154,17 +124,7 @@ class StackModel:
     )
     gpu_gib: float | None = setting(None, doc="device memory of weights and activations", above=0, maximum=4096)
     request_gib: float = setting(1 / 64, doc="host memory of one ongoing request", minimum=0, maximum=64)
-    num_cpus: float = setting(1.0, doc="CPUs of one replica", above=0, maximum=512)
     num_gpus: float = setting(1.0, doc="GPUs of one replica; a fraction shares one GPU", minimum=0, maximum=16)
-    min_replicas: int = setting(1, doc="replicas at rest", minimum=0, maximum=1000)
-    max_replicas: int = setting(1, doc="most replicas", minimum=1, maximum=1000)
-    limits: Limits = setting(Limits, doc="bounds of one replica")
-    autoscaling: Autoscaling = setting(Autoscaling, doc="how Serve moves between the replica bounds")
-
-    def check(self, path: str, problems: Problems) -> None:
-        check_replicas(self.min_replicas, self.max_replicas, path, problems)
-        check_device(self.device, self.num_gpus, path, problems)
-        check_autoscaling(self.autoscaling, self.limits, path, problems)
 
 
 @dataclass(frozen=True, kw_only=True)

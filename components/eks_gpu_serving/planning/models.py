@@ -1,10 +1,11 @@
 """From a stack file's model to the settings that its replicas get."""
 
+import dataclasses
 import math
 
 from eks_gpu_serving.settings import Environment, StackModel, StackSettings
 from ray_model_serving.contract.memory import GIB, default_host_peak_bytes
-from ray_model_serving.contract.settings import Device, LoadMode, ModelSettings
+from ray_model_serving.contract.settings import Device, LoadMode, ModelDescription, ModelSettings
 
 
 def serving_model(settings: StackSettings, model: StackModel) -> ModelSettings:
@@ -16,27 +17,14 @@ def serving_model(settings: StackSettings, model: StackModel) -> ModelSettings:
         else math.ceil(model.host_peak_gib * GIB)
     )
     default_mode = LoadMode.LAZY if settings.environment is Environment.DEV else LoadMode.BACKGROUND
+    said = {field.name: getattr(model, field.name) for field in dataclasses.fields(ModelDescription)}
     return ModelSettings(
-        name=model.name,
-        route=model.route,
-        model_class=model.model_class,
-        uri=model.uri,
-        snapshot_id=model.snapshot_id,
-        include=model.include,
-        exclude=model.exclude,
-        dtype=model.dtype,
-        device=model.device,
+        **said,
         load_mode=model.load_mode or default_mode,
         weights_bytes=weights_bytes,
         host_peak_bytes=host_peak_bytes,
         gpu_bytes=_gpu_bytes(model, weights_bytes),
         request_bytes=math.ceil(model.request_gib * GIB),
-        num_cpus=model.num_cpus,
-        num_gpus=model.num_gpus,
-        min_replicas=model.min_replicas,
-        max_replicas=model.max_replicas,
-        limits=model.limits,
-        autoscaling=model.autoscaling,
     )
 
 

@@ -117,8 +117,8 @@ class Autoscaling:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelSettings:
-    """One model of an application."""
+class ModelDescription:
+    """What a stack file and an application's arguments say of a model in the same words."""
 
     RENAMED: ClassVar[Mapping[str, str]] = RAY_NAMES
 
@@ -128,16 +128,13 @@ class ModelSettings:
         doc="import path of the model class, module:Class", pattern=r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"
     )
     uri: str = setting(doc="s3://bucket/prefix/ or file:///directory/", check=uri_problem)
-    snapshot_id: str | None = setting(None, doc="pins the model's content", pattern=r"[0-9a-f]{32}")
+    snapshot_id: str | None = setting(
+        None, doc="pins the content; `ray-model inspect` prints it", pattern=r"[0-9a-f]{32}"
+    )
     include: tuple[str, ...] = setting(("*",), doc="file patterns to fetch", min_items=1)
     exclude: tuple[str, ...] = setting(DEFAULT_EXCLUDE, doc="file patterns to leave out")
     dtype: Dtype = setting(Dtype.AUTO, doc="type of the weights on the device")
     device: Device = setting(Device.CUDA, doc="where the weights live")
-    load_mode: LoadMode = setting(LoadMode.BACKGROUND, doc="when the model is loaded")
-    weights_bytes: int = setting(doc="bytes of the model's files", minimum=1)
-    host_peak_bytes: int = setting(doc="anonymous host memory at the peak of a load", minimum=0)
-    gpu_bytes: int = setting(0, doc="device memory of weights and activations; 0 on cpu", minimum=0)
-    request_bytes: int = setting(16 * 1024**2, doc="host memory of one ongoing request", minimum=0)
     num_cpus: float = setting(1.0, doc="CPUs of one replica", above=0, maximum=512)
     num_gpus: float = setting(0.0, doc="GPUs of one replica; a fraction shares one GPU", minimum=0, maximum=16)
     min_replicas: int = setting(1, doc="replicas at rest", minimum=0, maximum=1000)
@@ -146,9 +143,23 @@ class ModelSettings:
     autoscaling: Autoscaling = setting(Autoscaling, doc="how Serve moves between the replica bounds")
 
     def check(self, path: str, problems: Problems) -> None:
-        check_replicas(self.min_replicas, self.max_replicas, path, problems)
-        check_device(self.device, self.num_gpus, path, problems)
-        check_autoscaling(self.autoscaling, self.limits, path, problems)
+        """Report what spans several fields."""
+        if self.min_replicas > self.max_replicas:
+            text = f"got {self.min_replicas}, must be at most max_replicas {self.max_replicas}"
+            problems.add(f"{path}.min_replicas", text)
+        _check_device(self.device, self.num_gpus, path, problems)
+        _check_autoscaling(self.autoscaling, self.limits, path, problems)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSettings(ModelDescription):
+    """One model of an application; every size is known."""
+
+    load_mode: LoadMode = setting(LoadMode.BACKGROUND, doc="when the model is loaded")
+    weights_bytes: int = setting(doc="bytes of the model's files", minimum=1)
+    host_peak_bytes: int = setting(doc="anonymous host memory at the peak of a load", minimum=0)
+    gpu_bytes: int = setting(0, doc="device memory of weights and activations; 0 on cpu", minimum=0)
+    request_bytes: int = setting(16 * 1024**2, doc="host memory of one ongoing request", minimum=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,14 +200,7 @@ def check_unique(values: list[str], path: str, key: str, problems: Problems) -> 
         problems.add(path, f"{key} {value!r} is used {values.count(value)} times, each {key} is unique")
 
 
-def check_replicas(min_replicas: int, max_replicas: int, path: str, problems: Problems) -> None:
-    """Report replica bounds that are the wrong way round."""
-    if min_replicas > max_replicas:
-        problems.add(f"{path}.min_replicas", f"got {min_replicas}, must be at most max_replicas {max_replicas}")
-
-
-def check_device(device: Device, num_gpus: float, path: str, problems: Problems) -> None:
-    """Report a GPU count that does not fit the device or that Ray can't schedule."""
+def _check_device(device: Device, num_gpus: float, path: str, problems: Problems) -> None:
     if device is Device.CUDA and num_gpus == 0:
         problems.add(f"{path}.num_gpus", "got 0, a model on device cuda needs a GPU or a fraction of one")
     if device is Device.CPU and num_gpus:
@@ -205,8 +209,7 @@ def check_device(device: Device, num_gpus: float, path: str, problems: Problems)
         problems.add(f"{path}.num_gpus", f"got {num_gpus:g}, above 1 only whole GPUs are scheduled")
 
 
-def check_autoscaling(scaling: Autoscaling, limits: Limits, path: str, problems: Problems) -> None:
-    """Report targets that a replica's own limit makes unreachable, and delays that make replicas oscillate."""
+def _check_autoscaling(scaling: Autoscaling, limits: Limits, path: str, problems: Problems) -> None:
     if scaling.target_ongoing_requests > limits.max_ongoing_requests:
         problems.add(
             f"{path}.autoscaling.target_ongoing_requests",
