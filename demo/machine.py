@@ -4,7 +4,6 @@ import contextlib
 import os
 import shutil
 import signal
-import socket
 import sys
 import tempfile
 from collections.abc import Generator
@@ -29,19 +28,6 @@ def clean_machine() -> Generator[Path]:
     finally:
         end_children()
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def free_port(preferred: int) -> int:
-    """``preferred`` where nothing listens there, else a port that the kernel picks."""
-    for port in (preferred, 0):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return probe.getsockname()[1]
-    sys.exit("demo: the machine has no free port on the loopback address")
 
 
 def end_children() -> None:

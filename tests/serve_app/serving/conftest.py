@@ -20,7 +20,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from emulators.s3 import ENVIRONMENT, S3Emulator, free_port
+from demo.emulator import free_port
+from emulators.s3 import ENVIRONMENT, S3Emulator
 
 # As short as Ray needs for its sockets, whose paths may have 107 bytes.
 _RAY_ROOT = "/tmp"
