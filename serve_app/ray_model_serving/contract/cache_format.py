@@ -43,14 +43,20 @@ class FileEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """What a snapshot consists of, as resolved from the store; ``files`` are sorted by path."""
+    """What a snapshot consists of, as resolved from the store; ``files`` are sorted by path.
+
+    A converted copy names the snapshot that it was made from and its type. Both make its id: a replica looks for the
+    copy before anybody has made it.
+    """
 
     source: str
     files: tuple[FileEntry, ...]
+    parent: str | None = None
+    dtype: str | None = None
 
     @property
     def snapshot_id(self) -> str:
-        return snapshot_id(self.files)
+        return converted_id(self.parent, self.dtype) if self.parent and self.dtype else snapshot_id(self.files)
 
     @property
     def size_bytes(self) -> int:
@@ -58,12 +64,14 @@ class Manifest:
 
     def to_json(self) -> str:
         """The text of ``snapshot.json``."""
-        document = {
+        document: dict[str, object] = {
             "format_version": FORMAT_VERSION,
             "snapshot_id": self.snapshot_id,
             "source": self.source,
             "files": [asdict(entry) for entry in self.files],
         }
+        if self.parent:
+            document |= {"parent": self.parent, "dtype": self.dtype}
         return json.dumps(document, indent=2, sort_keys=True) + "\n"
 
     @classmethod
@@ -76,7 +84,12 @@ class Manifest:
                 raise UnreadableRecordError(
                     f"snapshot record has format version {version}, this library reads {FORMAT_VERSION}"
                 )
-            manifest = cls(source=document["source"], files=tuple(FileEntry(**entry) for entry in document["files"]))
+            manifest = cls(
+                source=document["source"],
+                files=tuple(FileEntry(**entry) for entry in document["files"]),
+                parent=document.get("parent"),
+                dtype=document.get("dtype"),
+            )
         except (ValueError, KeyError, TypeError) as error:
             raise UnreadableRecordError(f"snapshot record is not readable: {error!r}") from error
         if document.get("snapshot_id") != manifest.snapshot_id:
@@ -93,7 +106,16 @@ def snapshot_id(files: Iterable[FileEntry]) -> str:
         for entry in sorted(files, key=lambda entry: entry.path)
     ]
     canonical = json.dumps(lines, separators=(",", ":"), ensure_ascii=True)
-    return hashlib.sha256(canonical.encode()).hexdigest()[:_ID_LENGTH]
+    return _short_hash(canonical)
+
+
+def converted_id(parent: str, dtype: str) -> str:
+    """The identity of a converted copy: one for each parent and type."""
+    return _short_hash(json.dumps(["converted", parent, dtype]))
+
+
+def _short_hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:_ID_LENGTH]
 
 
 @dataclass(frozen=True)
@@ -113,6 +135,11 @@ class CacheLayout:
     @property
     def locks(self) -> Path:
         return self.root / "locks"
+
+    @property
+    def compiled(self) -> Path:
+        """Compile caches, one directory a key: mutable, inside the byte budget, the first to be evicted."""
+        return self.root / "compiled"
 
     def snapshot(self, identity: str) -> Path:
         return self.snapshots / identity

@@ -29,3 +29,15 @@ class LeftOnMetaError(ModelServingError):
 
 class DeviceUnavailableError(ModelServingError):
     kind = "device_unavailable"
+
+
+class UnsafeCheckpointError(ModelServingError):
+    """A pickle that would run code. It is refused, not run."""
+
+    kind = "unsafe_checkpoint"
+
+
+class UnsupportedCheckpointError(ModelServingError):
+    """A pickled checkpoint that can't be mapped as weights, such as a legacy or TorchScript file."""
+
+    kind = "unsupported_checkpoint"

@@ -8,12 +8,12 @@ have no GPU).
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
-from safetensors import safe_open
 
 from ray_model_serving.contract.settings import Device, Dtype
+from ray_model_serving.loading import gpu
+from ray_model_serving.loading.converted import ConvertedCopies, converted_copy
 from ray_model_serving.loading.errors import CheckpointMismatchError
 from ray_model_serving.loading.host_memory import tightest_limit
 from ray_model_serving.loading.matching import check_complete, check_tied, match, tied_names
@@ -21,14 +21,10 @@ from ray_model_serving.loading.meta import Build, build_on_meta
 from ray_model_serving.loading.preflight import check_device, check_host_memory
 from ray_model_serving.loading.report import LoadedModel, LoadReport
 from ray_model_serving.loading.sampler import PeakSampler
+from ray_model_serving.loading.types import TORCH
+from ray_model_serving.loading.weights import Weights, open_weights
 from ray_model_serving.store import Snapshot
-from ray_model_serving.store.checkpoint import Checkpoint, is_converted, read_directory
-
-_TORCH: Mapping[Dtype, torch.dtype] = {
-    Dtype.FLOAT32: torch.float32,
-    Dtype.FLOAT16: torch.float16,
-    Dtype.BFLOAT16: torch.bfloat16,
-}
+from ray_model_serving.store.checkpoint import Checkpoint, is_converted
 
 
 @dataclass
@@ -51,39 +47,57 @@ def load(
     device: Device,
     host_peak_bytes: int | None = None,
     ignore_keys: Sequence[str] = (),
+    keep_converted: ConvertedCopies | None = None,
+    gpu_fraction: float | None = None,
 ) -> LoadedModel:
     """Build the module on the meta device and give it the snapshot's weights.
 
     ``host_peak_bytes`` is the declared anonymous memory of the load; a load that needs more is refused before a weight
     is read, as is one that the cgroup has no room for. ``ignore_keys`` are patterns of checkpoint tensors that the
-    module does not have. Keep the snapshot open while the module is in use. Raises the errors of ``loading.errors`` and
+    module does not have. ``keep_converted`` keeps the weights of another type once per node, for CPU models (a GPU
+    converts on its own). ``gpu_fraction`` is the share of the GPU that this process may fill. Keep the snapshot and the
+    loaded model's ``copy`` open while the module is in use. Raises the errors of ``loading.errors`` and
     ``store.errors``.
     """
     started = time.monotonic()
     clock = _Clock({"map": 0.0, "convert": 0.0, "transfer": 0.0})
-    with PeakSampler() as sampler:
-        checkpoint = read_directory(snapshot.path, snapshot.manifest.files).without(ignore_keys)
-        check_host_memory(checkpoint, dtype, device, host_peak_bytes, tightest_limit())
-        check_device(checkpoint, dtype, device)
-        module = build_on_meta(build, snapshot.path)
-        names = match(module, checkpoint)
-        clock.add("map", started)
-        tensors = dict(_read(snapshot.path, checkpoint, dtype, device, clock))
-        since = time.monotonic()
-        check_tied(names, tensors)
-        _assign(module, names, tensors)
-        _move_buffers(module, device)
-        check_complete(module)
-        module.eval().requires_grad_(False)
-        clock.add("map", since)
-    seconds = {**clock.seconds, "total": time.monotonic() - started}
+    copy: Snapshot | None = None
+    try:
+        with PeakSampler() as sampler:
+            weights = open_weights(snapshot.path, snapshot.manifest.files)
+            since = clock.add("map", started)
+            if keep_converted and device is Device.CPU:
+                copy = converted_copy(snapshot, weights, dtype, keep_converted)
+                since = clock.add("convert", since)
+            if copy:
+                weights = open_weights(copy.path, copy.manifest.files)
+            checkpoint = weights.checkpoint.without(ignore_keys)
+            check_host_memory(checkpoint, dtype, device, host_peak_bytes, tightest_limit(), mapped=weights.mapped)
+            check_device(checkpoint, dtype, device)
+            gpu.prepare(device, gpu_fraction)
+            module = build_on_meta(build, snapshot.path)
+            names = match(module, checkpoint, weights.aliases)
+            clock.add("map", since)
+            tensors = dict(_read(weights, checkpoint, dtype, device, clock))
+            since = time.monotonic()
+            check_tied(names, tensors)
+            _assign(module, names, tensors)
+            _move_buffers(module, device)
+            check_complete(module)
+            module.eval().requires_grad_(False)
+            clock.add("map", since)
+    except BaseException:
+        if copy:
+            copy.close()
+        raise
     report = LoadReport(
-        seconds=seconds,
+        seconds={**clock.seconds, "total": time.monotonic() - started},
         model_bytes=model_bytes(module),
         peak_anon_bytes=sampler.peak_anon_bytes,
         peak_file_bytes=sampler.peak_file_bytes,
+        gpu_peak_bytes=gpu.peak_bytes(device),
     )
-    return LoadedModel(module=module, report=report)
+    return LoadedModel(module=module, report=report, copy=copy)
 
 
 def model_bytes(module: torch.nn.Module) -> int:
@@ -93,22 +107,18 @@ def model_bytes(module: torch.nn.Module) -> int:
 
 
 def _read(
-    directory: Path, checkpoint: Checkpoint, dtype: Dtype, device: Device, clock: _Clock
+    weights: Weights, checkpoint: Checkpoint, dtype: Dtype, device: Device, clock: _Clock
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """Every tensor on its device in its type. One file is open at a time; mapped tensors keep their own file."""
-    by_file: dict[str, list[str]] = {}
-    for name, path in checkpoint.files.items():
-        by_file.setdefault(path, []).append(name)
-    for path, names in by_file.items():
-        with safe_open(directory / path, framework="pt", device=device.value) as file:
-            for name in names:
-                since = time.monotonic()
-                tensor = file.get_tensor(name)
-                since = clock.add("transfer" if device is Device.CUDA else "map", since)
-                if is_converted(checkpoint.tensors[name], dtype):
-                    tensor = tensor.to(_TORCH[dtype])
-                    clock.add("convert", since)
-                yield name, tensor
+    """Every tensor on its device in its type."""
+    since = time.monotonic()
+    for name, stored in weights.tensors(list(checkpoint.tensors), device):
+        tensor = stored
+        since = clock.add("transfer" if device is Device.CUDA else "map", since)
+        if is_converted(checkpoint.tensors[name], dtype):
+            tensor = stored.to(TORCH[dtype])
+            del stored  # read without mapping, both would be in memory at once until the next one
+            since = clock.add("convert", since)
+        yield name, tensor
 
 
 def _assign(module: torch.nn.Module, names: Mapping[str, str], tensors: Mapping[str, torch.Tensor]) -> None:

@@ -18,9 +18,10 @@ def tied_names(module: torch.nn.Module) -> dict[str, str]:
     }
 
 
-def match(module: torch.nn.Module, checkpoint: Checkpoint) -> dict[str, str]:
+def match(module: torch.nn.Module, checkpoint: Checkpoint, aliases: Mapping[str, str] | None = None) -> dict[str, str]:
     """Every tensor that the module wants to the checkpoint's name for it; they differ for tied weights only.
 
+    ``aliases`` are names of tensors that the checkpoint has under another name, though the module does not tie them.
     Raises :class:`CheckpointMismatchError` with missing, unexpected and wrongly shaped tensors.
     """
     wanted = {name: tuple(value.shape) for name, value in module.state_dict().items() if hasattr(value, "shape")}
@@ -29,13 +30,15 @@ def match(module: torch.nn.Module, checkpoint: Checkpoint) -> dict[str, str]:
     for name in wanted:
         if name in checkpoint.tensors:
             stored.setdefault(canonical.get(name, name), name)
-    sources = {name: stored.get(canonical.get(name, name)) for name in wanted}
+    others = {name: to for name, to in (aliases or {}).items() if to in checkpoint.tensors}
+    sources = {name: stored.get(canonical.get(name, name), others.get(name)) for name in wanted}
     missing = [name for name, source in sources.items() if source is None]
     unexpected = [name for name in checkpoint.tensors if name not in wanted]
     misshapen = [
-        f"{name}: the model has {list(shape)}, the checkpoint {list(checkpoint.tensors[name].shape)}"
+        f"{name}: the model has {list(shape)}, the checkpoint {list(found.shape)}"
         for name, shape in wanted.items()
-        if name in checkpoint.tensors and checkpoint.tensors[name].shape != shape
+        if (found := checkpoint.tensors.get(name) or checkpoint.tensors.get(others.get(name, ""))) is not None
+        and found.shape != shape
     ]
     _raise_if_any({"missing": missing, "unexpected": unexpected, "wrongly shaped": misshapen})
     return {name: source for name, source in sources.items() if source is not None}

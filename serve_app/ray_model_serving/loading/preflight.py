@@ -5,14 +5,24 @@ import torch
 from ray_model_serving.contract.settings import Device, Dtype
 from ray_model_serving.loading.errors import DeviceUnavailableError, InsufficientMemoryError
 from ray_model_serving.loading.host_memory import MemoryLimit
-from ray_model_serving.store.checkpoint import Checkpoint
+from ray_model_serving.store.checkpoint import Checkpoint, is_converted
 
 
 def check_host_memory(
-    checkpoint: Checkpoint, dtype: Dtype, device: Device, declared_bytes: int | None, limit: MemoryLimit | None
+    checkpoint: Checkpoint,
+    dtype: Dtype,
+    device: Device,
+    declared_bytes: int | None,
+    limit: MemoryLimit | None,
+    *,
+    mapped: bool = True,
 ) -> None:
     """Raises :class:`InsufficientMemoryError` with the declared or available and the needed bytes."""
     needed_bytes = checkpoint.host_peak_bytes(dtype, device)
+    if not mapped and device is Device.CPU:
+        # Every tensor is read into memory of its own, and one that is converted is there twice for a moment.
+        converted = [t.size_bytes for t in checkpoint.tensors.values() if is_converted(t, dtype)]
+        needed_bytes = checkpoint.loaded_bytes(dtype) + max(converted, default=0)
     what = f"loading as {dtype.value} on {device.value} needs {needed_bytes} bytes of host memory at its peak"
     if declared_bytes is not None and needed_bytes > declared_bytes:
         raise InsufficientMemoryError(

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 import torch
 
+from ray_model_serving.store import Snapshot
+
 PHASES = ("map", "convert", "transfer", "total")
 
 
@@ -17,6 +19,8 @@ class LoadReport:
     """Parameters and buffers of the module; tied ones once."""
     peak_anon_bytes: int
     peak_file_bytes: int
+    gpu_peak_bytes: int = 0
+    """What torch had allocated on the GPU at the peak, the process's other models included; 0 without a GPU."""
 
     def to_json(self) -> dict[str, object]:
         """The part that a load adds to the document of ``ray-model load --json``."""
@@ -26,6 +30,7 @@ class LoadReport:
                 "model_bytes": self.model_bytes,
                 "peak_anon_bytes": self.peak_anon_bytes,
                 "peak_file_bytes": self.peak_file_bytes,
+                "gpu_peak_bytes": self.gpu_peak_bytes,
             },
         }
 
@@ -36,3 +41,5 @@ class LoadedModel:
 
     module: torch.nn.Module
     report: LoadReport
+    copy: Snapshot | None = None
+    """The converted copy whose files the module maps; close it with the snapshot, after the module."""

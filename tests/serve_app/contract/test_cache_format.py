@@ -7,7 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ray_model_serving.contract.cache_format import FileEntry, Manifest, UnreadableRecordError, snapshot_id
+from ray_model_serving.contract.cache_format import (
+    FileEntry,
+    Manifest,
+    UnreadableRecordError,
+    converted_id,
+    snapshot_id,
+)
 
 _ENTRIES = st.builds(
     FileEntry,
@@ -48,6 +54,14 @@ def test_the_id_of_a_known_model_never_changes():
     canonical = '[["model.safetensors",90868376,"CRC64NVME/FULL_OBJECT","aCTj8I4R7Nw="]]'
     assert snapshot_id([ENTRY]) == hashlib.sha256(canonical.encode()).hexdigest()[:32]
     assert snapshot_id([ENTRY]) == "367c4bffae7d602248eaea8300f7ca84", "a new id would empty every cache in the field"
+
+
+def test_a_converted_copy_is_known_by_parent_and_type_before_it_is_made():
+    copy = Manifest(source="s3://b/m/", files=(ENTRY,), parent="p" * 32, dtype="bfloat16")
+    assert copy.snapshot_id == converted_id("p" * 32, "bfloat16")
+    assert len({copy.snapshot_id, converted_id("p" * 32, "float16"), snapshot_id([ENTRY])}) == 3
+    assert Manifest.from_json(copy.to_json()) == copy
+    assert '"parent"' not in Manifest(source="s3://b/m/", files=(ENTRY,)).to_json()
 
 
 def changed(**changes: object) -> FileEntry:

@@ -264,4 +264,4 @@ def test_cuda_without_a_gpu_is_a_typed_error(tmp_path: Path, monkeypatch: pytest
 def test_the_report_has_the_shape_of_the_command(tmp_path: Path):
     report = load_files(tmp_path, linear_model(), linear).report.to_json()
     assert list(report["seconds"]) == ["map", "convert", "transfer", "total"]  # pyright: ignore[reportArgumentType]
-    assert list(report["memory"]) == ["model_bytes", "peak_anon_bytes", "peak_file_bytes"]  # pyright: ignore[reportArgumentType]
+    assert list(report["memory"]) == ["model_bytes", "peak_anon_bytes", "peak_file_bytes", "gpu_peak_bytes"]  # pyright: ignore[reportArgumentType]
