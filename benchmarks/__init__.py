@@ -1,1 +1,1 @@
-"""Benchmarks of the serving library beside its peers; ``python -m benchmarks`` runs all and writes docs/benchmarks.md."""
+"""The serving library beside its peers; ``python -m benchmarks`` runs everything and writes docs/benchmarks.md."""

@@ -6,7 +6,7 @@ Nothing but torch and safetensors in here, and those only inside functions: peer
 import json
 import zlib
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     import torch
@@ -83,5 +83,5 @@ def digest(module: "torch.nn.Module") -> int:
 
     value = 0
     for parameter in module.parameters():
-        value = zlib.crc32(parameter.detach().contiguous().view(torch.uint8).numpy(), value)
+        value = zlib.crc32(cast("Any", parameter.detach().contiguous().view(torch.uint8).numpy()), value)
     return value

@@ -1,8 +1,7 @@
 """The clients, one function each: imports first, then a function that is timed and returns the ready module.
 
-Runs in the project's environment for ours and in the peers' environments for the rest. ``python -m benchmarks.clients
-CASE ENDPOINT PREFIX DIRECTORY`` prints JSON; with ``--wait`` it prints ``ready`` after the imports and starts when a line
-comes in.
+Runs in the project's environment for ours and in the peers' environments for the rest. The process prints ``ready``
+after the imports, starts when a line comes in, prints JSON, and keeps the module until another line comes in.
 """
 
 import argparse
@@ -13,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +33,8 @@ class Task:
     endpoint_url: str
     prefix: str
     directory: Path
+    notes: dict[str, float] = field(default_factory=dict[str, float])
+    """Seconds of the phases, where a client tells them."""
 
 
 Run = Callable[[], "torch.nn.Module"]
@@ -52,8 +53,7 @@ def ours(task: Task) -> Run:
         store = ModelStore(task.directory, endpoint_url=task.endpoint_url)
         snapshot = store.ensure(f"s3://{BUCKET}/{task.prefix}/")
         loaded = load(snapshot, checkpoints.build_from, dtype=Dtype.AUTO, device=Device.CPU)
-        report = {"fetch": snapshot.report.to_json()["seconds"], "load": loaded.report.to_json()["seconds"]}
-        print(f"phases {json.dumps(report)}", file=sys.stderr)
+        task.notes.update(snapshot.report.seconds, load=loaded.report.seconds["total"])
         return loaded.module
 
     return run
@@ -195,12 +195,15 @@ def runai(task: Task) -> Run:
 
 
 def ray_llm(task: Task) -> Run:
-    """Ray's own downloader of its LLM library."""
-    from ray.llm._internal.common.utils.cloud_utils import CloudFileSystem
+    """ray.llm's model downloader, with its lock; all replicas of a node share its directory."""
+    os.environ["HF_HUB_CACHE"] = str(task.directory)
+    from ray.llm._internal.common.utils.cloud_utils import CloudMirrorConfig
+    from ray.llm._internal.common.utils.download_utils import CloudModelDownloader
 
     def run() -> "torch.nn.Module":
-        CloudFileSystem.download_files(str(task.directory), f"s3://{BUCKET}/{task.prefix}")
-        return checkpoints.load_directory(task.directory)
+        mirror = CloudMirrorConfig(bucket_uri=f"s3://{BUCKET}/{task.prefix}")
+        path = CloudModelDownloader("bench/model", mirror).get_model(tokenizer_only=False)
+        return checkpoints.load_directory(Path(path))
 
     return run
 
@@ -224,27 +227,30 @@ def main() -> None:
     parser.add_argument("endpoint_url")
     parser.add_argument("prefix")
     parser.add_argument("directory", type=Path)
-    parser.add_argument("--wait", action="store_true", help="print ready, then wait for a line")
     arguments = parser.parse_args()
     import torch
 
     task = Task(endpoint_url=arguments.endpoint_url, prefix=arguments.prefix, directory=arguments.directory)
-    task.directory.mkdir(parents=True, exist_ok=True)
     run = CASES[arguments.case](task)
     torch.nn.Linear(2, 2)(torch.ones(2))  # whatever torch sets up once is not the client's
-    if arguments.wait:
-        print("ready", flush=True)
-        sys.stdin.readline()
-    cpu = os.times()
-    started = time.perf_counter()
+    print("ready", flush=True)
+    sys.stdin.readline()
+    task.directory.mkdir(parents=True, exist_ok=True)
+    before = os.times()
+    started = time.monotonic()
     module = run()
-    seconds = time.perf_counter() - started
-    used = os.times()
-    cpu_s = sum(used[:4]) - sum(cpu[:4])
+    done = time.monotonic()
+    after = os.times()
     # The digest reads every weight, so that memory is counted with all pages in.
-    print(json.dumps({"seconds": seconds, "cpu_s": cpu_s, "digest": checkpoints.digest(module)}), flush=True)
-    if arguments.wait:
-        sys.stdin.readline()
+    result = {
+        "seconds": done - started,
+        "done": done,
+        "cpu_s": sum(after[:4]) - sum(before[:4]),
+        "digest": checkpoints.digest(module),
+        "notes": task.notes,
+    }
+    print(json.dumps(result), flush=True)
+    sys.stdin.readline()
 
 
 if __name__ == "__main__":

@@ -82,9 +82,7 @@ def _listing(objects: Mapping[str, StoredObject], bucket: str, query: Mapping[st
             common.add(f"{prefix}{head}{delimiter}")
         else:
             contents.append(_contents(quote(key), objects[key]))
-    rolled = "".join(
-        f"<CommonPrefixes><Prefix>{quote(item)}</Prefix></CommonPrefixes>" for item in sorted(common)
-    )
+    rolled = "".join(f"<CommonPrefixes><Prefix>{quote(item)}</Prefix></CommonPrefixes>" for item in sorted(common))
     encoding = "<EncodingType>url</EncodingType>" if query.get("encoding-type") == "url" else ""
     return (
         f'<ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><Name>{bucket}</Name>'

@@ -5,20 +5,19 @@ Every case runs in a process of its own, on a file that the page cache holds; ca
 
 import argparse
 import json
-import os
-import platform
-import statistics
-import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benchmarks import measuring, peers
+from benchmarks.children import ROOT, run_child
+
 if TYPE_CHECKING:
     import torch
 
-MIB = 1024**2
 LAYERS = 16
 
 
@@ -27,7 +26,7 @@ def make_model(folder: Path, mib: int) -> None:
     import torch
     from safetensors.torch import save_file
 
-    width = int((mib * MIB / 4 / LAYERS) ** 0.5)
+    width = int((mib * measuring.MIB / 4 / LAYERS) ** 0.5)
     weights = {f"{layer}.weight": torch.randn(width, width) for layer in range(LAYERS)}
     (folder / "safetensors").mkdir()
     save_file(weights, folder / "safetensors" / "model.safetensors")
@@ -70,10 +69,41 @@ def load_file_and_copy(folder: Path, width: int, half: bool) -> "torch.nn.Module
     return module.half() if half else module
 
 
+def runai(folder: Path, width: int) -> "torch.nn.Module":
+    """Run:ai's streamer from the file; its buffer is used again, so each tensor is copied."""
+    from runai_model_streamer import (  # pyright: ignore[reportMissingImports] - only in the peers' environment
+        SafetensorsStreamer,
+    )
+
+    with SafetensorsStreamer() as streamer:
+        streamer.stream_file(str(folder / "safetensors" / "model.safetensors"))
+        return assigned(width, {name: tensor.clone() for name, tensor in streamer.get_tensors()})
+
+
+def fastsafetensors(folder: Path, width: int) -> "torch.nn.Module":
+    """fastsafetensors without GPU Direct; its buffer goes when it is closed, so each tensor is copied."""
+    from fastsafetensors import fastsafe_open  # pyright: ignore[reportMissingImports] - only in the peers' environment
+
+    with fastsafe_open([str(folder / "safetensors" / "model.safetensors")], nogds=True, device="cpu") as file:
+        return assigned(width, {name: file.get_tensor(name).clone().detach() for name in list(file.keys())})
+
+
+def assigned(width: int, tensors: "dict[str, torch.Tensor]") -> "torch.nn.Module":
+    """A module without memory of its own that takes the tensors."""
+    import torch
+
+    with torch.device("meta"):
+        module = build(width)
+    module.load_state_dict(tensors, assign=True)
+    return module
+
+
 CASES: dict[str, Callable[[Path, int], "torch.nn.Module"]] = {
     "ours, float32": lambda folder, width: ours(folder, width, "auto"),
     "safetensors load_file + copy, float32": lambda folder, width: load_file_and_copy(folder, width, False),
     "torch.load + load_state_dict, float32": lambda folder, width: common_flow(folder, width, False),
+    "runai-model-streamer, float32": runai,
+    "fastsafetensors, float32": fastsafetensors,
     "ours, to float16": lambda folder, width: ours(folder, width, "float16"),
     "safetensors load_file + copy, to float16": lambda folder, width: load_file_and_copy(folder, width, True),
     "torch.load + load_state_dict, to float16": lambda folder, width: common_flow(folder, width, True),
@@ -82,13 +112,11 @@ CASES: dict[str, Callable[[Path, int], "torch.nn.Module"]] = {
 
 def run_case(name: str, folder: Path, mib: int) -> None:
     """In the child: load once and print what it took."""
-    import time
-
     import torch
 
     from ray_model_serving.loading.sampler import PeakSampler
 
-    width = int((mib * MIB / 4 / LAYERS) ** 0.5)
+    width = int((mib * measuring.MIB / 4 / LAYERS) ** 0.5)
     torch.nn.Linear(2, 2)(torch.ones(2))  # whatever torch sets up once is not the load's
     with PeakSampler() as sampler:
         started = time.perf_counter()
@@ -98,53 +126,55 @@ def run_case(name: str, folder: Path, mib: int) -> None:
         with torch.inference_mode():
             module(inputs)  # touches every weight
     model_bytes = sum(parameter.nbytes for parameter in module.parameters())
-    print(json.dumps({"seconds": seconds, "peak": sampler.peak_anon_bytes, "model": model_bytes}))
+    print(json.dumps({"seconds": seconds, "peak": sampler.peak_anon_bytes, "model": model_bytes}), flush=True)
 
 
 def measure(name: str, folder: Path, mib: int) -> dict[str, float]:
     """One round of one case, in a fresh process."""
-    done = subprocess.run(
-        [sys.executable, __file__, "--case", name, "--folder", str(folder), "--mib", str(mib)],
-        check=True, capture_output=True, text=True,
-    )  # fmt: skip
-    return json.loads(done.stdout)
+    is_peer = CASES[name] in (runai, fastsafetensors)
+    return run_child(
+        "benchmarks.load_memory",
+        ["--case", name, "--folder", str(folder), "--mib", str(mib)],
+        python=peers.python_of(peers.CLIENTS) if is_peer else sys.executable,
+        env={"PYTHONPATH": str(ROOT / "serve_app")},  # for the sampler, in the peers' environment too
+    )
 
 
-def spread(values: list[float], form: str) -> str:
-    """Median and range."""
-    return f"{statistics.median(values):{form}} ({min(values):{form}} to {max(values):{form}})"
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mib", type=int, default=512, help="size of the float32 checkpoint in MiB (default 512)")
-    parser.add_argument("--rounds", type=int, default=5, help="rounds, interleaved (default 5)")
-    parser.add_argument("--case", help=argparse.SUPPRESS)
-    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.case:
-        run_case(arguments.case, arguments.folder, arguments.mib)
-        return
-    import torch
-
+def run(arguments: argparse.Namespace) -> str:
+    """The section of the report."""
+    cases = measuring.selected(list(CASES), arguments.cases)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         make_model(folder, arguments.mib)
-        results: dict[str, list[dict[str, float]]] = {name: [] for name in CASES}
-        for round_number in range(arguments.rounds):
-            for name in CASES:
-                print(f"round {round_number + 1}/{arguments.rounds}: {name}", file=sys.stderr)
-                results[name].append(measure(name, folder, arguments.mib))
-    print(
-        f"{arguments.mib} MiB float32 checkpoint in the page cache, {arguments.rounds} interleaved rounds, "
-        "median (range)."
-    )
-    print(f"{os.cpu_count()} CPUs, {platform.system()} {platform.release()}, Python {platform.python_version()}, "
-          f"torch {torch.__version__}.\n")  # fmt: skip
-    print("| load | peak anonymous / model | seconds |\n| --- | --- | --- |")
-    for name, rounds in results.items():
-        peaks = spread([one["peak"] / one["model"] for one in rounds], ".2f")
-        print(f"| {name} | {peaks} | {spread([one['seconds'] for one in rounds], '.2f')} |")
+        found = measuring.interleave(
+            cases, arguments.rounds, lambda name: measure(name, folder, arguments.mib), "memory"
+        )
+    rows = [
+        [name, f"{found.spread(name, lambda one: one['peak'] / one['model']):.2f}",
+         f"{found.spread(name, lambda one: one['seconds']):.2f}"]
+        for name in found.results
+    ]  # fmt: skip
+    header = ["load", "peak anonymous / model", "seconds"]
+    shown = measuring.table(header, [*rows, *measuring.failure_rows(found.failures, len(header))])
+    return f"A float32 checkpoint of {arguments.mib} MiB in the page cache:\n\n{shown}"
+
+
+def options() -> argparse.ArgumentParser:
+    """Command line; its defaults are what ``python -m benchmarks`` runs."""
+    parser = measuring.parser(__doc__, rounds=5)
+    parser.add_argument("--mib", type=int, default=512, help="size of the float32 checkpoint (default %(default)s)")
+    parser.add_argument("--case", help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    return parser
+
+
+def main() -> None:
+    arguments = options().parse_args()
+    if arguments.case:
+        run_case(arguments.case, arguments.folder, arguments.mib)
+        return
+    print(measuring.environment() + "\n")
+    print(run(arguments))
 
 
 if __name__ == "__main__":

@@ -1,29 +1,22 @@
-"""What all benchmarks share: interleaved rounds, processes of their own, median and range, tables, the environment."""
+"""What all benchmarks share: options, interleaved rounds, median and range, tables, the environment."""
 
 import argparse
-import json
 import os
 import platform
-import signal
 import statistics
-import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Generic, TypeVar, cast
+from typing import Generic, TypeVar
+
+from benchmarks.children import CaseFailed
 
 T = TypeVar("T")
 
-ROOT = Path(__file__).resolve().parent.parent
 MIB = 1024**2
-CASE_LIMIT_S = 180.0
 _NAMED_PACKAGES = ("torch", "safetensors", "boto3", "awscrt", "ray")
-
-
-class CaseFailed(Exception):  # noqa: N818 - a result of a benchmark, told in its table
-    """A client did not do what was asked; the text says what it did."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,12 +50,14 @@ class Rounds(Generic[T]):
 def interleave(cases: Sequence[str], rounds: int, measure: Callable[[str], T], title: str = "") -> Rounds[T]:
     """Every case once a round, so that whatever else the machine does meets all of them.
 
-    A case that fails is not run again, whatever it measured before is dropped, and its text is kept.
+    The order turns by one each round: a case must not always come after the same one. A case that fails is not run
+    again, whatever it measured before is dropped, and its text is kept.
     """
     results: dict[str, list[T]] = {case: [] for case in cases}
     failures: dict[str, str] = {}
     for number in range(rounds):
-        for case in cases:
+        turn = number % len(cases)
+        for case in (*cases[turn:], *cases[:turn]):
             if case in failures:
                 continue
             print(f"{title} {number + 1}/{rounds}: {case}".strip(), file=sys.stderr, flush=True)
@@ -83,64 +78,6 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def failure_rows(failures: Mapping[str, str], columns: int) -> list[list[str]]:
     """A row for each case without a result."""
     return [[case, text.replace("|", "/"), *[""] * (columns - 2)] for case, text in failures.items()]
-
-
-def run_child(
-    module: str, arguments: Sequence[str], *, python: str = sys.executable, env: Mapping[str, str] | None = None
-) -> dict[str, Any]:
-    """Run ``python -m module`` to its end, in its own process group, and return the JSON of its last line.
-
-    Raises :class:`CaseFailed` with its last words. What it started is gone when this returns.
-    """
-    process = start_child(module, arguments, python=python, env=env)
-    try:
-        out, err = process.communicate(timeout=CASE_LIMIT_S)
-    except subprocess.TimeoutExpired:
-        raise CaseFailed(f"not done after {CASE_LIMIT_S:g} s") from None
-    finally:
-        end_group(process)
-    if process.returncode != 0:
-        raise CaseFailed(last_words(err) or f"ended with status {process.returncode}")
-    return cast("dict[str, Any]", json.loads(out.strip().splitlines()[-1]))
-
-
-def start_child(
-    module: str, arguments: Sequence[str], *, python: str = sys.executable, env: Mapping[str, str] | None = None
-) -> "subprocess.Popen[str]":
-    """``python -m module`` in a process group of its own, with pipes; give it to :func:`end_group` at the end."""
-    return subprocess.Popen(
-        [python, "-m", module, *arguments],
-        cwd=ROOT, env={**os.environ, **(env or {})}, text=True, start_new_session=True,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
-
-
-def end_group(process: "subprocess.Popen[str]") -> None:
-    """kill -9 for the process and everything it started; no error where all of it is gone."""
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
-    process.wait()
-    for pipe in (process.stdin, process.stdout, process.stderr):
-        if pipe:
-            pipe.close()
-
-
-def last_words(text: str) -> str:
-    """The last line of a process's complaints, short enough for a table."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1][:200] if lines else ""
-
-
-def drop_page_cache() -> bool:
-    """Write back and drop all clean pages; False where this user may not. Files in tmpfs stay in memory."""
-    os.sync()
-    try:
-        Path("/proc/sys/vm/drop_caches").write_text("3", encoding="ascii")
-    except OSError:
-        return False
-    return True
 
 
 def environment() -> str:

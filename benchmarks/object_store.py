@@ -26,13 +26,14 @@ CAP_MIB_S = 90
 """S3 gives one connection 85 to 90 MB/s:
 https://docs.aws.amazon.com/AmazonS3/latest/userguide/optimizing-performance-design-patterns.html"""
 
-# nginx waits between chunks in whole milliseconds, rounded down, and never after the last one. With its defaults a range of
-# 8 MiB passes at 115 MiB/s under a limit of 90, to the advantage of clients with small parts. 382 KiB every 4 ms, and what
-# the timer adds, gives 90 for small and large ranges alike.
+# nginx waits between chunks in whole milliseconds, rounded down, and never after the last one. With its defaults a
+# range of 8 MiB passes at 115 MiB/s under a limit of 90, to the advantage of clients with small parts. 382 KiB every
+# 4 ms, and what the timer adds, gives 90 for small and large ranges alike.
 _CHUNK = "382k"
 _LIMIT_RATE = "93m"
 _START_S = 10.0
 _DRAIN_S = 20.0
+_LOG_S = 0.2  # nginx writes its line after the last byte, so a client may be a moment ahead of it
 _READ_BYTES = 4 * 1024**2
 
 _CONFIG = """
@@ -109,6 +110,14 @@ class BenchStore:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"a client is still connected to the store after {_DRAIN_S:g} s")
             time.sleep(0.05)
+        return self._log(since)
+
+    def logged_bytes(self, since: int) -> int:
+        """Object bytes of requests that ended since ``since``, while clients may still be connected."""
+        time.sleep(_LOG_S)
+        return sum(one.body_bytes for one in self._log(since))
+
+    def _log(self, since: int) -> list[Served]:
         with (self.root / "access.log").open("rb") as log:
             log.seek(since)
             return parse_log(log.read().decode())
@@ -143,9 +152,9 @@ def stored_object(path: Path) -> StoredObject:
     )
 
 
-def nginx_binary() -> str:
-    """Raises SystemExit with what to install where there is no nginx."""
-    found = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin")
+def nginx_binary(system_folders: str = "/usr/sbin:/usr/local/sbin") -> str:
+    """nginx from PATH or ``system_folders``. Raises SystemExit with what to install where there is none."""
+    found = shutil.which("nginx") or shutil.which("nginx", path=system_folders)
     if not found:
         raise SystemExit("the benchmarks need nginx as the store: apt-get install nginx-light")
     return found
@@ -165,7 +174,8 @@ def bench_store(objects_root: Path) -> Generator[BenchStore]:
         capped, uncapped, status = _free_ports(3)
         owner = pwd.getpwuid(objects_root.stat().st_uid).pw_name
         config = _CONFIG.format(
-            root=root, chunk=_CHUNK, front=front_port, status=status, capped=capped, uncapped=uncapped, limit=_LIMIT_RATE,
+            root=root, chunk=_CHUNK, front=front_port, status=status, capped=capped, uncapped=uncapped,
+            limit=_LIMIT_RATE,
             user=f"user {owner};" if owner == "root" else "",
         )  # fmt: skip
         (root / "nginx.conf").write_text(config, encoding="utf-8")
@@ -175,6 +185,8 @@ def bench_store(objects_root: Path) -> Generator[BenchStore]:
         )
         try:
             _await_ports(process, (capped, uncapped, status), root)
+            for key, stored in objects.items():
+                _check_pinned(f"http://127.0.0.1:{uncapped}/{BUCKET}/{key}", stored)
             yield BenchStore(
                 capped_url=f"http://127.0.0.1:{capped}",
                 uncapped_url=f"http://127.0.0.1:{uncapped}",
@@ -189,6 +201,13 @@ def bench_store(objects_root: Path) -> Generator[BenchStore]:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+
+
+def _check_pinned(url: str, stored: StoredObject) -> None:
+    """Raises HTTPError unless nginx takes the ETag that HEAD tells, or every client that pins would fail."""
+    request = urllib.request.Request(url, headers={"If-Match": stored.etag, "Range": "bytes=0-0"})
+    with urllib.request.urlopen(request, timeout=5) as reply:
+        reply.read()
 
 
 def _free_ports(count: int) -> list[int]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from benchmarks.measuring import CaseFailed, last_words
+from benchmarks.children import CaseFailed, last_words
 
 DEFAULT_CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "eks-gpu-serving-benchmarks"
 _INSTALL_LIMIT_S = 600.0
@@ -41,6 +41,9 @@ CLIENTS = Environment(
 )
 S3FS = Environment(name="s3fs", packages=("s3fs==2026.9.0",))
 """On its own: it pins a botocore that current boto3 does not take."""
+
+RAY_LLM = Environment(name="ray-llm", packages=("pyarrow==26.0.1", "huggingface-hub==2.4.0"))
+"""What ray.llm's downloader imports beside ray itself, which comes from the project."""
 
 
 @cache

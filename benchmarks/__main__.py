@@ -1,0 +1,65 @@
+"""Run the benchmarks with their defaults and write docs/benchmarks.md."""
+
+import argparse
+import datetime
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+
+from benchmarks import killed_download, load_memory, measuring, replicas, store_to_module, warm_load
+from benchmarks.children import ROOT
+
+SECTIONS: dict[str, ModuleType] = {
+    "Store to ready module": store_to_module,
+    "Replicas of one node": replicas,
+    "Peak memory of a load": load_memory,
+    "Warm load": warm_load,
+    "Killed download": killed_download,
+}
+LIMITS = """## What these figures are not
+
+The store is nginx on loopback, on the same CPUs as the clients. Where a column says capped, nginx paces each connection
+at 90 MiB/s, as S3 does; there is no round-trip time, no TLS, no throttling by S3, and no network card. There is no GPU,
+no NVMe and no S3 behind any figure here. Where CPUs are few, clients that need more of them lose more here than they
+would on a GPU node. Peers run with the options that `benchmarks/clients.py` shows, in the versions of
+`benchmarks/peers.py`.
+"""
+
+
+def document(sections: dict[str, str], environment: str, taken_s: float, day: str) -> str:
+    """The whole page."""
+    head = (
+        "# Benchmarks\n\nWritten by `python -m benchmarks`; do not edit. Median (range) of interleaved rounds, each "
+        f"case in a process of its own.\n\nRun of {day}, {taken_s / 60:.0f} minutes: {environment}\n"
+    )
+    parts = [f"## {title}\n\n{text}\n" for title, text in sections.items()]
+    return "\n".join([head, *parts, LIMITS])
+
+
+def section(module: ModuleType, options: list[str]) -> str:
+    """What a benchmark measures, in its own words, and its tables."""
+    return f"{(module.__doc__ or '').strip()}\n\n{module.run(module.options().parse_args(options))}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--rounds", type=int, help="the same number of rounds for all (default: each one's own)")
+    parser.add_argument("--only", help="sections whose title has one of these texts, comma-separated; prints only")
+    parser.add_argument("--output", type=Path, default=ROOT / "docs" / "benchmarks.md")
+    arguments = parser.parse_args()
+    options = ["--rounds", str(arguments.rounds)] if arguments.rounds else []
+    titles = measuring.selected(list(SECTIONS), arguments.only)
+    environment, started = measuring.environment(), time.monotonic()
+    sections = {title: section(SECTIONS[title], options) for title in titles}
+    day = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
+    page = document(sections, environment, time.monotonic() - started, day)
+    if arguments.only:
+        print(page)
+        return
+    arguments.output.write_text(page, encoding="utf-8")
+    print(f"wrote {arguments.output}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

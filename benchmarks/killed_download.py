@@ -1,0 +1,99 @@
+"""kill -9 in the middle of a download, then the same client again in the same place: how many bytes come a second time?
+
+Progress is what nginx has sent, so up to a few MiB for each connection may still be in socket buffers at the kill.
+"""
+
+import argparse
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks import measuring
+from benchmarks.children import LIMIT_S, CaseFailed, drop_page_cache
+from benchmarks.fetching import NAMES, Bench, Model, check_digest, prepared
+
+CASES = ("ours", "rclone", "obstore", "s5cmd", "boto3", "s3fs")
+_POLL_S = 0.001
+
+
+@dataclass(frozen=True, kw_only=True)
+class Killed:
+    """Bytes before the kill and after it, as ratios to the model's."""
+
+    before: float
+    after: float
+
+    @property
+    def again(self) -> float:
+        """What came beyond one whole model, over the model."""
+        return self.before + self.after - 1
+
+
+def measure(bench: Bench, model: Model, case: str, at: float) -> Killed:
+    """Kill at a fraction of the bytes, then run to the end."""
+    directory = bench.empty("model")
+    with bench.start(case, model, directory, capped=True) as child:
+        child.await_ready()
+        drop_page_cache()
+        mark, start = bench.store.mark(), bench.store.sent_bytes_now()
+        child.go()
+        deadline = time.monotonic() + LIMIT_S
+        while bench.store.sent_bytes_now() - start < at * model.size_bytes:
+            if time.monotonic() > deadline:
+                raise CaseFailed(f"did not reach {at:.0%} within {LIMIT_S:g} s")
+            time.sleep(_POLL_S)
+        child.kill()
+    before = sum(one.body_bytes for one in bench.store.served(mark))
+    mark = bench.store.mark()
+    with bench.start(case, model, directory, capped=True) as again:
+        again.await_ready()
+        again.go()
+        check_digest(model, again.result()["digest"])
+    after = sum(one.body_bytes for one in bench.store.served(mark))
+    return Killed(before=before / model.size_bytes, after=after / model.size_bytes)
+
+
+def run(arguments: argparse.Namespace) -> str:
+    """The section of the report."""
+    points = [float(text) / 100 for text in arguments.at.split(",")]
+    chosen = measuring.selected(CASES, arguments.cases)
+    cases = {f"{case} at {point:.0%}": (case, point) for case in chosen for point in points}
+    size = str(arguments.mib)
+    with prepared([size], arguments.directory) as bench:
+        found = measuring.interleave(
+            list(cases), arguments.rounds, lambda name: measure(bench, bench.models[size], *cases[name]), "kill"
+        )
+    return f"A model of {arguments.mib} MiB, each connection capped:\n\n{render(cases, found)}"
+
+
+def render(cases: dict[str, tuple[str, float]], found: measuring.Rounds[Killed]) -> str:
+    """The table."""
+    rows = [
+        [
+            NAMES[case], f"{point:.0%}",
+            f"{found.spread(name, lambda one: one.before):.2f}",
+            f"{found.spread(name, lambda one: one.after):.2f}",
+            f"{found.spread(name, lambda one: one.again):.2f}",
+        ]
+        for name, (case, point) in cases.items() if name in found.results
+    ]  # fmt: skip
+    header = ["client", "killed at", "sent before / model", "sent after / model", "sent twice / model"]
+    return measuring.table(header, [*rows, *measuring.failure_rows(found.failures, len(header))])
+
+
+def options() -> argparse.ArgumentParser:
+    """Command line; its defaults are what ``python -m benchmarks`` runs."""
+    parser = measuring.parser(__doc__, rounds=3)
+    parser.add_argument("--at", default="20,50,90", help="per cent of the bytes at the kill (default %(default)s)")
+    parser.add_argument("--mib", type=int, default=512, help="size of the model (default %(default)s)")
+    parser.add_argument("--directory", type=Path, help="where clients write (default: the temporary directory)")
+    return parser
+
+
+def main() -> None:
+    print(measuring.environment() + "\n")
+    print(run(options().parse_args()))
+
+
+if __name__ == "__main__":
+    main()
