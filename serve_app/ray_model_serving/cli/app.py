@@ -12,6 +12,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from ray_model_serving.cli import commands
+from ray_model_serving.cli.convert import convert
 from ray_model_serving.cli.output import guarded
 from ray_model_serving.contract.paths import CACHE_MOUNT_PATH
 from ray_model_serving.contract.settings import DEFAULT_EXCLUDE, Device, Dtype
@@ -120,6 +121,9 @@ def load(
         endpoint_url=endpoint_url, include=tuple(include), exclude=tuple(exclude), snapshot_id=snapshot_id
     )
     guarded(lambda: commands.load(uri, cache_dir, selection, model_class, dtype, device, as_json), as_json)
+
+
+app.command()(convert)
 
 
 def main() -> NoReturn:

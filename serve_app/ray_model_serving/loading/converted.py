@@ -6,21 +6,23 @@ the original's. It only saves time and memory: where it can't be kept, the load 
 
 import logging
 import time
-import uuid
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ray_model_serving.contract.cache_format import CacheLayout, FileEntry, Manifest, converted_id
 from ray_model_serving.contract.settings import Dtype
 from ray_model_serving.loading.rewrite import Rewrite
 from ray_model_serving.loading.weights import Weights
-from ray_model_serving.store import FetchReport, Snapshot, cache
+from ray_model_serving.store import Snapshot, cache
 from ray_model_serving.store.checkpoint import SUFFIX, is_converted
 from ray_model_serving.store.checksums import FULL_OBJECT, of_file
-from ray_model_serving.store.disk import free_bytes, no_space, remove, used_bytes
+from ray_model_serving.store.disk import remove
 from ray_model_serving.store.errors import CacheNotWritableError, LockTimeoutError, NoSpaceError
 from ray_model_serving.store.locks import HeldLock, open_lock
-from ray_model_serving.store.report import MTIME_ETAG, files_by_check
+from ray_model_serving.store.report import MTIME_ETAG, snapshot_of
+from ray_model_serving.store.room import allocated
+from ray_model_serving.store.staging import new_staging
 
 log = logging.getLogger(__name__)
 
@@ -66,9 +68,11 @@ def _find_or_make(snapshot: Snapshot, weights: Weights, dtype: Dtype, copies: Co
         while True:
             if cache.find_whole(layout, identity) is not None:
                 if lock.try_shared() and (manifest := cache.find_whole(layout, identity)):
-                    return _held(layout, manifest, lock)
+                    lock.mark_use()
+                    return snapshot_of(layout.snapshot(identity), manifest, {}, source="node", lock=lock)
             elif lock.try_exclusive() and cache.find_whole(layout, identity) is None:
-                _make(snapshot, weights, dtype, copies, identity, owns_staging=lock.fd is not None)
+                lock.sign()
+                _make(snapshot, weights, dtype, copies, lock, deadline)
                 continue
             if time.monotonic() > deadline:
                 raise LockTimeoutError(
@@ -82,27 +86,22 @@ def _find_or_make(snapshot: Snapshot, weights: Weights, dtype: Dtype, copies: Co
 
 
 def _make(
-    snapshot: Snapshot, weights: Weights, dtype: Dtype, copies: ConvertedCopies, identity: str, *, owns_staging: bool
+    snapshot: Snapshot, weights: Weights, dtype: Dtype, copies: ConvertedCopies, lock: HeldLock, deadline: float
 ) -> None:
-    """Write and publish the copy. A failure leaves nothing.
-
-    Who holds the lock owns all staging of this copy: what is there was left by a process that died.
-    """
+    """Write and publish the copy, whose lock is held; older snapshots may go for it. A failure leaves nothing."""
     layout = copies.layout
     rewrite = Rewrite(weights=weights, dtype=dtype, shards=_shards(weights))
-    _check_room(copies, rewrite.size_bytes)
-    if owns_staging:
-        for left in layout.staging.glob(f"{identity}.*"):
-            remove(left)
-    staging = layout.staging / f"{identity}.{uuid.uuid4().hex}"
+    source, parent = snapshot.manifest.source, snapshot.snapshot_id
+    planned = Manifest(source=source, files=_entries(rewrite.file_sizes()), parent=parent, dtype=dtype.value)
+    for left in layout.staging.glob(f"{planned.snapshot_id}.*") if lock.is_exclusive else ():
+        remove(left)  # whoever made it died, or would hold the lock
+    staging = new_staging(layout, planned.snapshot_id)
     try:
-        rewrite.write(staging, index=False)
-        files = tuple(_entry(staging, path) for path in sorted(rewrite.shards))
-        source = snapshot.manifest.source
-        copy = Manifest(source=source, files=files, parent=snapshot.snapshot_id, dtype=dtype.value)
-        cache.publish(layout, staging, copy)
+        with allocated(layout, staging, planned, budget_bytes=copies.budget_bytes, deadline=deadline):
+            rewrite.write(staging.files, index=False)
+        cache.publish(layout, staging, replace(planned, files=_with_checksums(planned, staging.files)), lock)
     except BaseException:
-        remove(staging)
+        remove(staging.path)
         raise
 
 
@@ -114,33 +113,13 @@ def _shards(weights: Weights) -> dict[str, list[str]]:
     return shards
 
 
-def _entry(staging: Path, path: str) -> FileEntry:
-    file = staging / path
-    checksum = of_file(file, _CHECKSUM_TYPE)
-    return FileEntry(
-        path=path, key=path, size_bytes=file.stat().st_size, etag="", checksum=checksum, checksum_type=_CHECKSUM_TYPE
+def _entries(sizes: Mapping[str, int]) -> tuple[FileEntry, ...]:
+    return tuple(FileEntry(path=path, key=path, size_bytes=size, etag="") for path, size in sorted(sizes.items()))
+
+
+def _with_checksums(manifest: Manifest, directory: Path) -> tuple[FileEntry, ...]:
+    """The entries with what ``ray-model cache verify`` checks them by."""
+    return tuple(
+        replace(entry, checksum=of_file(directory / entry.path, _CHECKSUM_TYPE), checksum_type=_CHECKSUM_TYPE)
+        for entry in manifest.files
     )
-
-
-def _check_room(copies: ConvertedCopies, needed_bytes: int) -> None:
-    """Raises :class:`NoSpaceError` before the first byte."""
-    root = copies.layout.root
-    free = free_bytes(root)
-    if needed_bytes > free:
-        raise no_space(root, f"{free} bytes are free", needed_bytes)
-    used = used_bytes(root) if copies.budget_bytes is not None else 0
-    if copies.budget_bytes is not None and used + needed_bytes > copies.budget_bytes:
-        raise no_space(root, f"{used} bytes are used of the budget of {copies.budget_bytes}", needed_bytes)
-
-
-def _held(layout: CacheLayout, manifest: Manifest, lock: HeldLock) -> Snapshot:
-    identity = manifest.snapshot_id
-    path = layout.snapshot(identity)
-    report = FetchReport(
-        snapshot_id=identity,
-        path=path,
-        bytes_node=manifest.size_bytes,
-        seconds={},
-        files_by_check=files_by_check(manifest),
-    )
-    return Snapshot(path=path, snapshot_id=identity, manifest=manifest, report=report, lock=lock)

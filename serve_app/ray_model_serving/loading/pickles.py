@@ -5,6 +5,7 @@
 
 import pickle
 import re
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,13 +94,16 @@ def _read(path: Path, shown: str, key: str | None) -> Mapping[str, torch.Tensor]
                 hint="open it once where you trust it with torch.load and save it again with torch.save",
             )
     try:
-        content: object = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        with warnings.catch_warnings():
+            # torch would go on with TorchScript, which is code, after a warning.
+            warnings.filterwarnings("error", message=".*TorchScript")
+            content: object = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except pickle.UnpicklingError as error:
         raise UnsafeCheckpointError(
             f"{shown}: holds more than weights ({_what(str(error))}), which would run as code when it is read",
             hint="save its state_dict() alone, or exclude the file if it is not part of the model",
         ) from error
-    except (RuntimeError, ValueError, EOFError, KeyError, AttributeError, TypeError, IndexError) as error:
+    except (Warning, RuntimeError, ValueError, EOFError, KeyError, AttributeError, TypeError, IndexError) as error:
         raise UnsupportedCheckpointError(
             f"{shown}: torch can't map it as weights: {str(error).splitlines()[0] if str(error) else repr(error)}",
             hint="save its state_dict() again with torch.save; TorchScript and compressed archives are not weights",

@@ -6,15 +6,16 @@ from pathlib import Path
 import torch
 
 from ray_model_serving.loading.errors import BuildFailedError
+from ray_model_serving.loading.weights import open_weights
 from ray_model_serving.store import Snapshot
-from ray_model_serving.store.checkpoint import Checkpoint, read_directory
+from ray_model_serving.store.checkpoint import Checkpoint
 
 
 def build_plain(snapshot: Snapshot) -> Callable[[Path], torch.nn.Module]:
     """A ``build`` for :func:`load` that takes every tensor of the snapshot."""
 
     def build(directory: Path) -> torch.nn.Module:
-        return _tree(read_directory(directory, snapshot.manifest.files))
+        return _tree(open_weights(directory, snapshot.manifest.files).checkpoint)
 
     return build
 

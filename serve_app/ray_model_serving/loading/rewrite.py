@@ -41,24 +41,32 @@ class Rewrite:
         """Bytes of the tensors, without headers."""
         return self.weights.checkpoint.loaded_bytes(self.dtype)
 
+    def file_sizes(self) -> dict[str, int]:
+        """Bytes of each file that is written, header and all."""
+        return {path: _file_bytes(*self._layout(path)) for path in self.shards}
+
     def write(self, directory: Path, on_bytes: OnBytes = lambda _: None, *, index: bool) -> None:
         """Write every shard and, if asked for, their index. Raises NoSpaceError. Nothing is synced."""
-        for path, names in self.shards.items():
-            self._write_shard(directory / path, names, on_bytes)
+        for path in self.shards:
+            self._write_shard(directory / path, path, on_bytes)
         if index:
             weight_map = {name: path for path, names in self.shards.items() for name in sorted(names)}
             document = {"metadata": {"total_size": self.size_bytes}, "weight_map": weight_map}
             (directory / INDEX_NAME).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
 
-    def _write_shard(self, path: Path, names: Sequence[str], on_bytes: OnBytes) -> None:
-        tensors = [_target(self.weights.checkpoint.tensors[name], self.dtype) for name in names]
+    def _layout(self, path: str) -> tuple[bytes, Sequence[TensorHeader]]:
+        """A shard's header, and its tensors in the order of their data."""
+        tensors = [_target(self.weights.checkpoint.tensors[name], self.dtype) for name in self.shards[path]]
         # Wide types first, as safetensors itself writes: every tensor then begins at a multiple of its element.
         tensors.sort(key=lambda tensor: (-DTYPE_BYTES[tensor.dtype], tensor.name))
         stored = {tensor.name for tensor in tensors}
         tied = {name: to for name, to in self.weights.aliases.items() if to in stored}
-        header = _header(tensors, tied)
-        size_bytes = len(header) + sum(tensor.size_bytes for tensor in tensors)
-        with os.fdopen(allocate(path, size_bytes), "wb") as file:
+        return _header(tensors, tied), tensors
+
+    def _write_shard(self, target: Path, path: str, on_bytes: OnBytes) -> None:
+        header, tensors = self._layout(path)
+        size_bytes = _file_bytes(header, tensors)
+        with os.fdopen(allocate(target, size_bytes), "wb") as file:
             try:
                 file.write(header)
                 for name, tensor in self.weights.tensors([tensor.name for tensor in tensors], Device.CPU):
@@ -67,7 +75,7 @@ class Rewrite:
                         file.write(block)
                         on_bytes(block.nbytes)
             except OSError as error:
-                raise_if_full(error, path, size_bytes)
+                raise_if_full(error, target, size_bytes)
                 raise
 
 
@@ -112,11 +120,15 @@ def _header(tensors: Sequence[TensorHeader], metadata: Mapping[str, str]) -> byt
     return struct.pack("<Q", len(text)) + text
 
 
+def _file_bytes(header: bytes, tensors: Sequence[TensorHeader]) -> int:
+    return len(header) + sum(tensor.size_bytes for tensor in tensors)
+
+
 def _blocks(tensor: torch.Tensor, dtype: torch.dtype, block_bytes: int) -> Iterator[memoryview]:
     """The bytes of a tensor in ``dtype``, row by row where its memory is not in order."""
     elements = max(1, block_bytes // max(tensor.element_size(), dtype.itemsize))
     if tensor.is_contiguous():
-        flat = tensor.reshape(-1)
+        flat = tensor.as_strided((tensor.numel(),), (1,))  # reshape keeps a lone element's odd stride
         for start in range(0, flat.numel(), elements):
             part = flat[start : start + elements].to(dtype)
             yield part.view(torch.uint8).numpy().data

@@ -8,8 +8,11 @@ import pytest
 
 from emulators.models import write_files
 from ray_model_serving.contract.cache_format import CacheLayout, FileEntry, Manifest
-from ray_model_serving.store import FetchReport, Snapshot, cache
+from ray_model_serving.store import Snapshot, cache
 from ray_model_serving.store.checksums import of_file
+from ray_model_serving.store.locks import HeldLock, open_lock
+from ray_model_serving.store.report import snapshot_of
+from ray_model_serving.store.staging import new_staging
 
 NewSnapshot = Callable[[dict[str, bytes]], Snapshot]
 
@@ -22,25 +25,30 @@ def layout(tmp_path: Path) -> CacheLayout:
 
 
 @pytest.fixture
-def new_snapshot(layout: CacheLayout) -> NewSnapshot:
-    """Files to a whole snapshot with checksums in the node's cache."""
+def new_snapshot(layout: CacheLayout) -> Iterator[NewSnapshot]:
+    """Files to a whole snapshot with checksums in the node's cache, held as a replica holds it."""
+    held: list[HeldLock] = []
 
     def make(files: dict[str, bytes]) -> Snapshot:
-        staging = write_files(layout.staging / "new", files)
+        staging = new_staging(layout, "new")
+        write_files(staging.files, files)
         kind = "CRC64NVME/FULL_OBJECT"
         entries = [
             FileEntry(
-                path=n, key=n, size_bytes=len(c), etag="", checksum=of_file(staging / n, kind), checksum_type=kind
+                path=n, key=n, size_bytes=len(c), etag="", checksum=of_file(staging.files / n, kind), checksum_type=kind
             )
             for n, c in sorted(files.items())
         ]
         manifest = Manifest(source="s3://models/m/", files=tuple(entries))
-        cache.publish(layout, staging, manifest)
-        path, identity = layout.snapshot(manifest.snapshot_id), manifest.snapshot_id
-        report = FetchReport(snapshot_id=identity, path=path, seconds={}, files_by_check={})
-        return Snapshot(path=path, snapshot_id=identity, manifest=manifest, report=report)
+        cache.publish(layout, staging, manifest, open_lock(layout.lock(manifest.snapshot_id)))
+        lock = open_lock(layout.lock(manifest.snapshot_id))
+        assert lock.try_shared()
+        held.append(lock)
+        return snapshot_of(layout.snapshot(manifest.snapshot_id), manifest, {}, source="node", lock=lock)
 
-    return make
+    yield make
+    for lock in held:
+        lock.release()
 
 
 @pytest.fixture(autouse=True)

@@ -138,7 +138,7 @@ def test_a_failed_conversion_leaves_nothing_and_the_next_one_succeeds(
 def test_staging_of_a_killed_conversion_is_removed_by_the_next(layout: CacheLayout, new_snapshot: NewSnapshot):
     snapshot = new_snapshot(linear_model())
     left = layout.staging / f"{converted_id(snapshot.snapshot_id, 'float16')}.dead"
-    write_files(left, {"model.safetensors": b"half"})
+    write_files(left / "files", {"model.safetensors": b"half"})
     loaded = load_half(snapshot, ConvertedCopies(layout=layout))
     assert loaded.copy
     loaded.copy.close()
@@ -155,7 +155,7 @@ def test_where_a_copy_has_no_place_the_load_goes_on_without_it(
 ):
     snapshot = new_snapshot(wide(4))
     if reason == "space":
-        monkeypatch.setattr(converted, "free_bytes", Mock(return_value=MIB))
+        monkeypatch.setattr("ray_model_serving.store.room.free_bytes", Mock(return_value=MIB))
     if reason == "rights":
         refusal = CacheNotWritableError("not writable for uid 1000")
         monkeypatch.setattr(cache, "prepare", Mock(side_effect=refusal))
@@ -164,6 +164,17 @@ def test_where_a_copy_has_no_place_the_load_goes_on_without_it(
     assert {value.dtype for value in loaded.module.state_dict().values()} == {torch.float16}
     assert "the converted weights are not kept" in caplog.text
     assert [path.name for path in layout.snapshots.iterdir()] == [snapshot.snapshot_id]
+
+
+def test_a_copy_may_take_the_place_of_a_snapshot_that_nobody_uses(layout: CacheLayout, new_snapshot: NewSnapshot):
+    old = new_snapshot({**wide(4), "config.json": b"old"})
+    old.close()
+    snapshot = new_snapshot(wide(4))
+    loaded = load_half(snapshot, ConvertedCopies(layout=layout, budget_bytes=8 * MIB))
+    assert loaded.copy
+    kept = {path.name for path in layout.snapshots.iterdir()}
+    assert kept == {snapshot.snapshot_id, loaded.copy.snapshot_id}, "the original is in use, the old one is not"
+    loaded.copy.close()
 
 
 def test_a_budget_that_holds_original_and_copy_is_enough(layout: CacheLayout, new_snapshot: NewSnapshot):
@@ -176,6 +187,7 @@ def test_whoever_makes_the_copy_for_too_long_is_named(layout: CacheLayout, new_s
     snapshot = new_snapshot(linear_model())
     other = open_lock(layout.lock(converted_id(snapshot.snapshot_id, "float16")))
     assert other.try_exclusive()
+    other.sign()
     with pytest.raises(LockTimeoutError, match="pid"):
         load_half(snapshot, ConvertedCopies(layout=layout, deadline_s=0.2))
     other.release()
@@ -188,12 +200,12 @@ from ray_model_serving.contract.cache_format import CacheLayout, Manifest
 from ray_model_serving.contract.settings import Device, Dtype
 from ray_model_serving.loading import ConvertedCopies, load, rewrite
 from ray_model_serving.loading.plain import build_plain
-from ray_model_serving.store import FetchReport, Snapshot, cache
+from ray_model_serving.store import cache
+from ray_model_serving.store.report import snapshot_of
 layout = CacheLayout(Path(sys.argv[1]))
 manifest = cache.find_whole(layout, sys.argv[2])
 path = layout.snapshot(sys.argv[2])
-report = FetchReport(snapshot_id=sys.argv[2], path=path, seconds={}, files_by_check={})
-snapshot = Snapshot(path=path, snapshot_id=sys.argv[2], manifest=manifest, report=report)
+snapshot = snapshot_of(path, manifest, {}, source="node")
 written = 0
 write = rewrite.Rewrite.write
 def counted(self, *arguments, **options):
