@@ -2,13 +2,16 @@
 
 import http.client
 import threading
+import time
 import urllib.parse
+from collections import Counter
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 _UPSTREAM_TIMEOUT_S = 30.0
+_CHUNK_BYTES = 64 * 1024
 # Headers that belong to one connection and not to the message.
 _HOP_BY_HOP = frozenset({"connection", "transfer-encoding", "content-length", "keep-alive", "date", "server"})
 
@@ -38,12 +41,14 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What goes back. ``cut_at``: that many bytes of the body, then the connection closes."""
+    """What goes back. ``cut_at``: that many bytes of the body, then the connection closes. ``pace``: called with the
+    bytes of the body that went out so far, before each chunk of 64 KiB; it may wait."""
 
     status: int
     headers: dict[str, str] = field(default_factory=dict[str, str])
     body: bytes = b""
     cut_at: int | None = None
+    pace: Callable[[int], None] | None = None
 
 
 Forward = Callable[[], Answer]
@@ -51,12 +56,54 @@ Rule = Callable[[Request, Forward], Answer | None]
 """Gets a request and a way to ask the server behind; returns the answer, or None to drop the connection."""
 
 
-def answer(status: int, code: str = "") -> Rule:
-    """An S3 error without asking the server."""
-    text = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>injected</Message></Error>"
-    return lambda request, forward: Answer(
-        status=status, headers={"content-type": "application/xml"}, body=text.encode()
-    )
+def answer(status: int, code: str = "", message: str = "injected", **headers: str) -> Rule:
+    """An S3 error without asking the server; an underscore in a header's name stands for a hyphen."""
+    text = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>{message}</Message></Error>"
+    all_headers = {
+        "content-type": "application/xml",
+        **{name.replace("_", "-"): value for name, value in headers.items()},
+    }
+    return lambda request, forward: Answer(status=status, headers=all_headers, body=text.encode())
+
+
+def throttled(bytes_per_s: float) -> Rule:
+    """Each body no faster than this."""
+
+    def rule(request: Request, forward: Forward) -> Answer:
+        started = time.monotonic()
+
+        def pace(sent: int) -> None:
+            time.sleep(max(0.0, started + sent / bytes_per_s - time.monotonic()))
+
+        return replace(forward(), pace=pace)
+
+    return rule
+
+
+def stalled(at: int, until: threading.Event) -> Rule:
+    """Bodies that stop after ``at`` bytes, with the connection open, until the event."""
+
+    def pace(sent: int) -> None:
+        if sent >= at:
+            until.wait(_UPSTREAM_TIMEOUT_S)
+
+    return lambda request, forward: replace(forward(), pace=pace)
+
+
+def once_before(number: int, act: Callable[[], object], *, only: Callable[[Request], bool]) -> Rule:
+    """Run ``act`` once, before the ``number``-th request (from 0) that ``only`` selects; forward everything."""
+    seen = [0]
+    lock = threading.Lock()
+
+    def rule(request: Request, forward: Forward) -> Answer:
+        if only(request):
+            with lock:
+                if seen[0] == number:
+                    act()
+                seen[0] += 1
+        return forward()
+
+    return rule
 
 
 def times(count: int, rule: Rule, *, only: Callable[[Request], bool] = lambda request: True) -> Rule:
@@ -82,6 +129,7 @@ class RecordingProxy:
     rule: Rule = lambda request, forward: forward()
     served: list[tuple[Request, Answer | None]] = field(default_factory=list[tuple[Request, Answer | None]])
     _count: int = 0
+    _object_bytes: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def requests(self, method: str | None = None) -> list[Request]:
@@ -93,12 +141,12 @@ class RecordingProxy:
         return [request for request in self.requests("GET") if request.is_object_get]
 
     def object_bytes(self) -> int:
-        """Bytes of objects that went out so far."""
-        return sum(
-            len(sent.body) if sent.cut_at is None else sent.cut_at
-            for request, sent in list(self.served)
-            if sent and request.is_object_get and sent.status in (200, 206)
-        )
+        """Bytes of objects that went out so far, those of requests in progress too."""
+        return self._object_bytes
+
+    def gets_by_key(self) -> Counter[str]:
+        """How often each object's bytes were asked for, by path."""
+        return Counter(request.path for request in self.object_gets())
 
     def handle(self, handler: BaseHTTPRequestHandler) -> None:
         """Serve one request (called by the server)."""
@@ -117,7 +165,12 @@ class RecordingProxy:
         )
         result = self.rule(request, lambda: self._forward(handler, body))
         self.served.append((request, result))
-        _send(handler, result)
+        counts = bool(result and request.is_object_get and result.status in (200, 206))
+        _send(handler, result, self._count_bytes if counts else lambda _: None)
+
+    def _count_bytes(self, length: int) -> None:
+        with self._lock:
+            self._object_bytes += length
 
     def _forward(self, handler: BaseHTTPRequestHandler, body: bytes) -> Answer:
         host = urllib.parse.urlsplit(self.upstream).netloc
@@ -137,7 +190,7 @@ class RecordingProxy:
             connection.close()
 
 
-def _send(handler: BaseHTTPRequestHandler, result: Answer | None) -> None:
+def _send(handler: BaseHTTPRequestHandler, result: Answer | None, count: Callable[[int], None]) -> None:
     if result is None:
         handler.close_connection = True
         return
@@ -154,7 +207,17 @@ def _send(handler: BaseHTTPRequestHandler, result: Answer | None) -> None:
         handler.close_connection = True
     handler.end_headers()
     if not is_head:
-        handler.wfile.write(result.body if result.cut_at is None else result.body[: result.cut_at])
+        _send_body(handler, result, count)
+
+
+def _send_body(handler: BaseHTTPRequestHandler, result: Answer, count: Callable[[int], None]) -> None:
+    body = memoryview(result.body)[: result.cut_at]
+    for start in range(0, len(body), _CHUNK_BYTES):
+        if result.pace:
+            result.pace(start)
+        chunk = body[start : start + _CHUNK_BYTES]
+        count(len(chunk))
+        handler.wfile.write(chunk)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ it mapped keeps the old bytes.
 import errno
 import logging
 import os
-import shutil
+import stat
 import uuid
 from collections.abc import Iterable
 from pathlib import Path
@@ -20,8 +20,10 @@ from ray_model_serving.contract.cache_format import (
     Manifest,
     UnreadableRecordError,
 )
+from ray_model_serving.store.disk import network_type, remove, sync
 from ray_model_serving.store.errors import CacheNotWritableError
-from ray_model_serving.store.locks import open_lock
+from ray_model_serving.store.locks import HeldLock
+from ray_model_serving.store.staging import Staging
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +60,8 @@ def prepare(layout: CacheLayout) -> None:
         try:
             if not directory.is_dir():
                 directory.mkdir(parents=True, exist_ok=True)
-                directory.chmod(DIRECTORY_MODE)  # mkdir's own mode is cut by the umask
+                # mkdir's own mode is cut by the umask; the group is inherited, so that several users can share it.
+                directory.chmod(DIRECTORY_MODE | stat.S_ISGID)
             probe = directory / f".probe-{uuid.uuid4().hex}"
             probe.touch()
             probe.unlink()
@@ -69,105 +72,64 @@ def prepare(layout: CacheLayout) -> None:
                 hint=f"prepare {layout.root} for this uid, as the init container of the RayService does; fsGroup does "
                 "not apply to hostPath volumes",
             ) from error
+    if kind := network_type(layout.root):
+        log.warning(
+            "the node cache %s is on a network file system (%s): its locks may not hold, so that processes download "
+            "more than once, and mapped weights are slow; use a local disk",
+            layout.root,
+            kind,
+        )
 
 
-def new_staging(layout: CacheLayout, identity: str) -> Path:
-    """A private directory for one fetch, on the file system of the snapshots."""
-    path = layout.staging / f"{identity}.{uuid.uuid4().hex}"
-    path.mkdir()
-    path.chmod(DIRECTORY_MODE)
-    return path
-
-
-def publish(layout: CacheLayout, staging: Path, manifest: Manifest) -> None:
+def publish(layout: CacheLayout, staging: Staging, manifest: Manifest, lock: HeldLock) -> None:
     """Sync everything, write the record last, and make the snapshot visible by one rename.
 
     Another fetch that published first wins if its snapshot is whole; a broken one is moved aside.
     """
-    identity = manifest.snapshot_id
+    identity, files = manifest.snapshot_id, staging.files
     for entry in manifest.files:
-        path = staging / entry.path
+        path = files / entry.path
         path.chmod(FILE_MODE)
-        _sync(path)
-    record = staging / RECORD_NAME
+        sync(path)
+    record = files / RECORD_NAME
     record.write_text(manifest.to_json(), encoding="utf-8")
     record.chmod(FILE_MODE)
-    _sync(record)
-    for directory in _directories(staging):
+    sync(record)
+    for directory in _directories(files):
         directory.chmod(DIRECTORY_MODE)
-        _sync(directory)
+        sync(directory)
     target = layout.snapshot(identity)
     try:
-        staging.rename(target)
+        files.rename(target)
     except OSError as error:
         if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
             raise
-        if find_whole(layout, identity) is not None:
-            remove(staging)
-            return
-        discard_broken(layout, identity)
-        staging.rename(target)
-    _sync(layout.snapshots)
+        if find_whole(layout, identity) is None:
+            discard(layout, identity, lock)
+            files.rename(target)
+    sync(layout.snapshots)
+    remove(staging.path)
 
 
-def discard_broken(layout: CacheLayout, identity: str) -> None:
-    """Move a snapshot out of sight, then unlink it; whoever maps its files keeps them until it lets go."""
+def discard(layout: CacheLayout, identity: str, lock: HeldLock) -> bool:
+    """Move a snapshot out of sight by a rename; False if it was gone.
+
+    Its bytes are removed at once if ``lock`` says that nobody uses it; else the sweep does that when its users let go.
+    Whoever has files mapped keeps them either way.
+    """
     reason = examine(layout, identity)[1]
     aside = layout.staging / f"{identity}.{uuid.uuid4().hex}"
     try:
         layout.snapshot(identity).rename(aside)
     except FileNotFoundError:
-        return
-    log.warning("removing snapshot %s, which is not whole: %s", identity, reason)
-    remove(aside)
-
-
-def sweep(layout: CacheLayout) -> None:
-    """Remove staging that no living fetch owns: whoever fetches holds the snapshot's lock, and death frees it."""
-    try:
-        found = sorted(layout.staging.iterdir())
-    except OSError:
-        return
-    for path in found:
-        lock = open_lock(layout.lock(path.name.partition(".")[0]))
-        try:
-            # Without a real lock nothing can be known about the owner, so the directory stays.
-            if lock.try_exclusive() and lock.fd is not None:
-                log.warning("removing %s, left by a fetch that did not finish", path.name)
-                remove(path)
-        finally:
-            lock.release()
-
-
-def sweep_own(layout: CacheLayout, identity: str) -> None:
-    """Remove older staging of this snapshot; the caller holds its lock exclusively."""
-    for path in layout.staging.glob(f"{identity}.*"):
-        log.warning("removing %s, left by a fetch that did not finish", path.name)
-        remove(path)
-
-
-def remove(path: Path) -> None:
-    """Remove a file or tree by unlink; what is gone already is fine."""
-    try:
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        log.warning("%s can't be removed: %s", path, error.strerror)
+        return False
+    log.warning("removing snapshot %s: %s", identity, f"it is not whole: {reason}" if reason else "evicted")
+    if lock.is_exclusive:
+        remove(aside)
+    return True
 
 
 def _directories(root: Path) -> Iterable[Path]:
     """Deepest first, so that each directory is synced after what it holds."""
     nested = [path for path in root.rglob("*") if path.is_dir()]
     return [*sorted(nested, key=lambda path: len(path.parts), reverse=True), root]
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -54,6 +54,13 @@ def crc_of(checksum_type: str | None) -> Crc | None:
     return Crc(width_bytes=width, update=update, combine=_combiner(f"combine_{name.lower()}"))
 
 
+def journal_crc(checksum_type: str | None) -> Crc:
+    """The CRC for ranges of a file: that of the store's checksum, or the fastest one where the store has no CRC."""
+    found = crc_of(checksum_type) or crc_of("CRC64NVME")
+    assert found is not None  # the second one always is
+    return found
+
+
 def encode(crc: Crc, value: int) -> str:
     """A CRC value as S3 writes it: big-endian, base64."""
     return base64.b64encode(value.to_bytes(crc.width_bytes, "big")).decode()

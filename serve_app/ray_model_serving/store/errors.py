@@ -15,6 +15,18 @@ class AccessDeniedError(ModelServingError):
     kind = "access_denied"
 
 
+class KeyDeniedError(ModelServingError):
+    """The object is there, and the KMS key that it is encrypted with can't be used."""
+
+    kind = "kms_denied"
+
+
+class WrongRegionError(ModelServingError):
+    """The bucket is in another region, and the client could not follow."""
+
+    kind = "wrong_region"
+
+
 class CredentialsError(ModelServingError):
     """No credentials, or credentials that AWS does not accept."""
 
@@ -89,7 +101,16 @@ class CacheNotWritableError(ModelServingError):
 
 
 class NoSpaceError(ModelServingError):
+    """Neither the disk nor the cache's budget has room, and what could go is in use."""
+
     kind = "no_space"
+
+
+class CacheChangedError(ModelServingError):
+    """A snapshot went away before it could be used."""
+
+    kind = "cache_changed"
+    permanent = False
 
 
 class LockTimeoutError(ModelServingError):

@@ -3,6 +3,7 @@
 The kernel frees a flock when its holder dies, however it dies, so there is no stale lock to guess about.
 """
 
+import contextlib
 import errno
 import fcntl
 import logging
@@ -13,6 +14,8 @@ from pathlib import Path
 
 log = logging.getLogger(__name__)
 
+# Another user of the group takes the same locks.
+LOCK_MODE = 0o664
 _UNSUPPORTED = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
 
@@ -26,29 +29,46 @@ class HeldLock:
 
     path: Path
     fd: int | None
+    is_exclusive: bool = False
+    """Held so for certain; False where locks don't work."""
 
     def release(self) -> None:
+        self.is_exclusive = False
         if self.fd is not None:
             fd, self.fd = self.fd, None
             os.close(fd)  # closing the descriptor is what frees the lock
 
     def try_exclusive(self) -> bool:
-        """Take or convert to the exclusive lock without waiting, and leave a note of who holds it."""
-        if not self._try(fcntl.LOCK_EX):
-            return False
-        if self.fd is None:
-            return True
-        note = f"pid {os.getpid()} on {socket.gethostname()}\n".encode()
-        try:
-            os.ftruncate(self.fd, 0)
-            os.pwrite(self.fd, note, 0)
-        except OSError:
-            log.debug("no note in lock file %s", self.path)  # the note only serves the error text of those who wait
-        return True
+        """Take or convert to the exclusive lock without waiting."""
+        taken = self._try(fcntl.LOCK_EX)
+        self.is_exclusive = taken and self.fd is not None
+        return taken
 
     def try_shared(self) -> bool:
-        """Take or convert to the shared lock without waiting."""
-        return self._try(fcntl.LOCK_SH)
+        """Take or convert to the shared lock without waiting. Converting may lose what was held, see flock(2)."""
+        taken = self._try(fcntl.LOCK_SH)
+        if taken:
+            self.is_exclusive = False
+        return taken
+
+    def sign(self) -> None:
+        """Leave a note of who holds the lock, for the error text of those who wait."""
+        if self.fd is None:
+            return
+        try:
+            os.ftruncate(self.fd, 0)
+            os.pwrite(self.fd, f"pid {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+        except OSError:
+            log.debug("no note in lock file %s", self.path)
+
+    def mark_use(self) -> None:
+        """Record a use of the snapshot in the lock file's time, which eviction goes by."""
+        if self.fd is None:
+            return
+        try:
+            os.utime(self.fd)
+        except OSError:
+            log.debug("no time of use on lock file %s", self.path)  # read-only, or another user's without our group
 
     def _try(self, operation: int) -> bool:
         if self.fd is None:
@@ -76,8 +96,11 @@ def open_lock(path: Path) -> HeldLock:
     """Open a lock file without locking it. A read-only cache gives a lock that is held by name only."""
     for flags in (os.O_RDWR | os.O_CREAT, os.O_RDONLY):
         try:
-            return HeldLock(path, os.open(path, flags | os.O_CLOEXEC, 0o664))
+            fd = os.open(path, flags | os.O_CLOEXEC, LOCK_MODE)
         except OSError:
             continue
+        with contextlib.suppress(OSError):  # open's own mode is cut by the umask; another user's file can't be changed
+            os.fchmod(fd, LOCK_MODE)
+        return HeldLock(path, fd)
     log.warning("lock file %s can't be opened; going on without it", path)
     return HeldLock(path, None)

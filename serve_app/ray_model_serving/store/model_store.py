@@ -3,6 +3,7 @@
 Look-up order: the image (``baked_root``), the node's cache, the store. ``file://`` is used in place.
 """
 
+import logging
 import time
 from collections.abc import Sequence
 from functools import cached_property
@@ -15,30 +16,40 @@ from ray_model_serving.contract.uris import FileUri, S3Uri, parse_model_uri
 from ray_model_serving.store import cache
 from ray_model_serving.store.directory import resolve_directory
 from ray_model_serving.store.errors import (
+    CacheChangedError,
     LockTimeoutError,
     ObjectReplacedError,
     SnapshotMismatchError,
 )
-from ray_model_serving.store.file_checks import check_digests, check_files
+from ray_model_serving.store.file_checks import check_files
 from ray_model_serving.store.locks import HeldLock, open_lock
+from ray_model_serving.store.options import TransferOptions, connections_for
 from ray_model_serving.store.progress import Fetch, OnProgress
-from ray_model_serving.store.report import FetchReport, Snapshot, files_by_check
+from ray_model_serving.store.report import Snapshot, snapshot_of
+from ray_model_serving.store.staging import sweep
 
 if TYPE_CHECKING:
     from ray_model_serving.store.s3_source import S3Source
 
-DEFAULT_CONNECTIONS = 16
+log = logging.getLogger(__name__)
+
 DEFAULT_DEADLINE_S = 3600.0
+DEFAULT_STALL_S = 30.0
 _POLL_S = 0.1
 _LOOK_UP_TRIES = 20
+_LOG_WAIT_S = 30.0
 
 
 class ModelStore:
     """Resolves and fetches models. Safe to use from many processes of a node at once; one object, one thread at a time.
 
-    ``connections`` bounds the requests at once, ``deadline_s`` one whole ``resolve`` or ``ensure`` (waits and retries
-    included). With ``expected_role_arn`` nothing is read under any other identity. ``endpoint_url`` is used for S3 and
-    STS; without it AWS_ENDPOINT_URL and the AWS profile decide.
+    ``connections`` bounds the requests at once; without it they follow from ``network_gbps``, the node's network
+    baseline, and without both there are 16. Memory in flight is half a MiB a connection. ``max_bytes_per_s`` caps this
+    process's downloads; who shares a node's link divides. ``cache_budget_bytes`` is the most that the cache may hold,
+    kept by evicting what is not in use; without it only the disk's free space counts. A connection that brings less
+    than half a MiB in ``stall_s`` is given up. ``deadline_s`` bounds one whole ``resolve`` or ``ensure``, waits and
+    retries included. With ``expected_role_arn`` nothing is read under any other identity. ``endpoint_url`` is used for
+    S3 and STS; without it AWS_ENDPOINT_URL and the AWS profile decide.
     """
 
     def __init__(
@@ -48,13 +59,20 @@ class ModelStore:
         baked_root: Path | None = None,
         endpoint_url: str | None = None,
         connections: int | None = None,
+        network_gbps: float | None = None,
+        max_bytes_per_s: float | None = None,
+        cache_budget_bytes: int | None = None,
         expected_role_arn: str | None = None,
         deadline_s: float = DEFAULT_DEADLINE_S,
+        stall_s: float = DEFAULT_STALL_S,
     ) -> None:
         self._layout = CacheLayout(Path(cache_root).absolute())
         self._baked = CacheLayout(Path(baked_root).absolute()) if baked_root else None
         self._endpoint_url = endpoint_url
-        self._connections = connections or DEFAULT_CONNECTIONS
+        self._options = TransferOptions(
+            connections=connections or connections_for(network_gbps), stall_s=stall_s, max_bytes_per_s=max_bytes_per_s
+        )
+        self._budget_bytes = cache_budget_bytes
         self._expected_role_arn = expected_role_arn
         self._deadline_s = deadline_s
 
@@ -85,15 +103,15 @@ class ModelStore:
             return self._use_in_place(parsed, include, exclude, snapshot_id, fetch)
         if self._expected_role_arn:
             self._s3.check_identity(self._expected_role_arn, fetch.deadline)
-        cache.sweep(self._layout)
+        sweep(self._layout)
         if snapshot_id:
             held = self._look_up(snapshot_id, fetch)
             if held is not None:
                 return held
         try:
             return self._ensure_resolved(parsed, include, exclude, snapshot_id, fetch)
-        except ObjectReplacedError:
-            # Someone uploads right now. Once more from a new listing, then the error stands.
+        except (ObjectReplacedError, CacheChangedError):
+            # Someone uploads or evicts right now. Once more from a new listing, then the error stands.
             return self._ensure_resolved(parsed, include, exclude, snapshot_id, fetch)
 
     def read_start(self, uri: str, path: str, length: int) -> bytes:
@@ -114,19 +132,22 @@ class ModelStore:
         _check_pin(pin, manifest)
         with fetch.phase("verify", manifest.size_bytes):
             check_files(Path(uri.path), [entry.path for entry in manifest.files], str(uri))
-        return _snapshot(Path(uri.path), manifest, fetch, source="node")
+        return snapshot_of(Path(uri.path), manifest, fetch.finished(), source="node")
 
     def _look_up(self, identity: str, fetch: Fetch) -> Snapshot | None:
         """The image, then the node's cache; None where neither has it whole. Waits while another process fetches it."""
         if self._baked and (manifest := cache.find_whole(self._baked, identity)):
-            return _snapshot(self._baked.snapshot(identity), manifest, fetch, source="image")
+            return snapshot_of(self._baked.snapshot(identity), manifest, fetch.finished(), source="image")
         if cache.find_whole(self._layout, identity) is None:
             return None
         lock = open_lock(self._layout.lock(identity))
         for _ in range(_LOOK_UP_TRIES):
             if lock.try_shared():
                 if manifest := cache.find_whole(self._layout, identity):
-                    return _snapshot(self._layout.snapshot(identity), manifest, fetch, source="node", lock=lock)
+                    lock.mark_use()
+                    return snapshot_of(
+                        self._layout.snapshot(identity), manifest, fetch.finished(), source="node", lock=lock
+                    )
                 break
             time.sleep(_POLL_S)  # whoever sweeps or evicts holds it for a moment
         lock.release()
@@ -146,60 +167,65 @@ class ModelStore:
         lock = open_lock(self._layout.lock(identity))
         try:
             with fetch.phase("wait", manifest.size_bytes):
-                found = self._wait_for_turn(lock, identity, fetch.deadline)
-            if found is not None:
-                return _snapshot(self._layout.snapshot(identity), found, fetch, source="node", lock=lock)
-            self._fetch(uri, manifest, fetch)
-            lock.try_shared()
-            return _snapshot(self._layout.snapshot(identity), manifest, fetch, source="store", lock=lock)
+                is_whole = self._wait_for_whole(lock, identity, fetch.deadline)
+            fetched = 0
+            if not is_whole:
+                from ray_model_serving.store.fetching import fetch_snapshot  # boto3, which cached models never need
+
+                fetched = fetch_snapshot(
+                    self._s3, self._layout, uri, manifest,
+                    lock=lock, options=self._options, budget_bytes=self._budget_bytes, fetch=fetch,
+                )  # fmt: skip
+            if not self._held_whole(lock, identity):
+                raise CacheChangedError(
+                    f"snapshot {identity} was evicted in the moment between its download and its use",
+                    hint="try again; a cache budget that holds only one model at a time makes this likely",
+                )
+            lock.mark_use()
+            return snapshot_of(
+                self._layout.snapshot(identity),
+                manifest,
+                fetch.finished(),
+                source="node",
+                lock=lock,
+                fetched_bytes=fetched,
+            )
         except BaseException:
             lock.release()
             raise
 
-    def _wait_for_turn(self, lock: HeldLock, identity: str, deadline: float) -> Manifest | None:
-        """Wait until the snapshot is whole (its manifest, lock shared) or it is this process's turn to fetch (None).
+    def _wait_for_whole(self, lock: HeldLock, identity: str, deadline: float) -> bool:
+        """Wait until the snapshot is whole, or it is this process's turn to fetch it (False).
 
         Those who waited look for themselves: the one they waited for may have failed.
         """
+        told_s = time.monotonic()
         while True:
             if cache.find_whole(self._layout, identity) is not None:
-                if lock.try_shared() and (manifest := cache.find_whole(self._layout, identity)):
-                    return manifest
-            elif lock.try_exclusive():
-                if (manifest := cache.find_whole(self._layout, identity)) is None:
-                    if lock.fd is not None:
-                        cache.sweep_own(self._layout, identity)
-                    return None
-                lock.try_shared()
-                return manifest
-            elif self._layout.snapshot(identity).exists() and lock.try_shared():
+                return True
+            if lock.try_exclusive():
+                lock.sign()
+                return cache.find_whole(self._layout, identity) is not None
+            if self._layout.snapshot(identity).exists() and lock.try_shared():
                 # Only shared holders: they use a snapshot that broke under them. It is replaced beside them.
-                return cache.find_whole(self._layout, identity)
+                return cache.find_whole(self._layout, identity) is not None
             if time.monotonic() > deadline:
                 raise LockTimeoutError(
                     f"snapshot {identity}: waited {self._deadline_s:g} s for {lock.holder()}, which holds {lock.path}",
                     hint="look at that process; its death frees the lock",
                 )
+            if time.monotonic() - told_s > _LOG_WAIT_S:
+                told_s = time.monotonic()
+                log.info("waiting for %s, which holds the lock of snapshot %s", lock.holder(), identity)
             time.sleep(_POLL_S)
 
-    # -- fetching ---------------------------------------------------------------------------------------------------
-
-    def _fetch(self, uri: S3Uri, manifest: Manifest, fetch: Fetch) -> None:
-        staging = cache.new_staging(self._layout, manifest.snapshot_id)
-        total = manifest.size_bytes
-        try:
-            with fetch.phase("download", total):
-                computed = self._s3.download(
-                    uri, manifest, staging, fetch.deadline, lambda done: fetch.tell("download", done, total)
-                )
-            with fetch.phase("verify", total):
-                check_digests(staging, manifest, computed)
-                check_files(staging, [entry.path for entry in manifest.files], manifest.source)
-            with fetch.phase("commit", total):
-                cache.publish(self._layout, staging, manifest)
-        except BaseException:
-            cache.remove(staging)
-            raise
+    def _held_whole(self, lock: HeldLock, identity: str) -> bool:
+        """Take the lock shared and look again: converting a lock is not atomic, and an evictor may come between."""
+        for _ in range(_LOOK_UP_TRIES):
+            if lock.try_shared():
+                return cache.find_whole(self._layout, identity) is not None
+            time.sleep(_POLL_S)
+        return False
 
     def _resolve(
         self, uri: S3Uri | FileUri, include: Sequence[str], exclude: Sequence[str], deadline: float
@@ -213,7 +239,7 @@ class ModelStore:
         # boto3 takes half a second to import, and file:// and cached models never need it.
         from ray_model_serving.store.s3_source import S3Source
 
-        return S3Source(endpoint_url=self._endpoint_url, connections=self._connections)
+        return S3Source(endpoint_url=self._endpoint_url, connections=self._options.connections)
 
 
 def _check_pin(pin: str | None, manifest: Manifest) -> None:
@@ -223,18 +249,3 @@ def _check_pin(pin: str | None, manifest: Manifest) -> None:
             hint="the objects, or the include and exclude patterns, are not those that were pinned; "
             "ray-model inspect prints the id",
         )
-
-
-def _snapshot(path: Path, manifest: Manifest, fetch: Fetch, *, source: str, lock: HeldLock | None = None) -> Snapshot:
-    fetch.seconds["total"] = time.monotonic() - fetch.started
-    size = manifest.size_bytes
-    report = FetchReport(
-        snapshot_id=manifest.snapshot_id,
-        path=path,
-        bytes_store=size if source == "store" else 0,
-        bytes_node=size if source == "node" else 0,
-        bytes_image=size if source == "image" else 0,
-        seconds=dict(fetch.seconds),
-        files_by_check=files_by_check(manifest),
-    )
-    return Snapshot(path=path, snapshot_id=manifest.snapshot_id, manifest=manifest, report=report, lock=lock)

@@ -31,3 +31,7 @@ class Fetch:
     def tell(self, phase: str, done_bytes: int, total_bytes: int) -> None:
         if self.on_progress:
             self.on_progress(FetchProgress(phase=phase, bytes_done=done_bytes, bytes_total=total_bytes))
+
+    def finished(self) -> dict[str, float]:
+        """The seconds of each phase, and of all of it until now as ``total``."""
+        return {**self.seconds, "total": time.monotonic() - self.started}

@@ -25,7 +25,8 @@ class FetchProgress:
 
 @dataclass(frozen=True, kw_only=True)
 class FetchReport:
-    """Bytes by where they came from (exactly one is not 0, unless the model is empty) and seconds of each phase."""
+    """Bytes by where they came from, and seconds of each phase. A download that went on from what an earlier one left
+    has bytes of both the store and the node."""
 
     snapshot_id: str
     path: Path
@@ -85,3 +86,26 @@ def check_of(entry: FileEntry) -> str:
 def files_by_check(manifest: Manifest) -> dict[str, int]:
     """Counts files by :func:`check_of`."""
     return dict(Counter(check_of(entry) for entry in manifest.files))
+
+
+def snapshot_of(
+    path: Path,
+    manifest: Manifest,
+    seconds: Mapping[str, float],
+    *,
+    source: str,
+    lock: HeldLock | None = None,
+    fetched_bytes: int = 0,
+) -> Snapshot:
+    """A snapshot and its report: ``fetched_bytes`` came from the store, all others from ``source``, node or image."""
+    rest = manifest.size_bytes - fetched_bytes
+    report = FetchReport(
+        snapshot_id=manifest.snapshot_id,
+        path=path,
+        bytes_store=fetched_bytes,
+        bytes_node=rest if source == "node" else 0,
+        bytes_image=rest if source == "image" else 0,
+        seconds=dict(seconds),
+        files_by_check=files_by_check(manifest),
+    )
+    return Snapshot(path=path, snapshot_id=manifest.snapshot_id, manifest=manifest, report=report, lock=lock)

@@ -10,27 +10,27 @@ from ray_model_serving.contract.uris import S3Uri
 from ray_model_serving.store import checksums
 from ray_model_serving.store.errors import NoObjectsError, StoreRefusedError, raise_together
 from ray_model_serving.store.keys import check_paths, is_selected
-from ray_model_serving.store.s3_client import call
 
 # A prefix with more objects is not one model; without a bound a wrong prefix would list a whole bucket.
 _MAX_OBJECTS = 10_000
 _MAX_PAGES = 1_000
 
 Translate = Callable[[Exception, str], ModelServingError]
+Ask = Callable[[Callable[[Any], Any]], Any]
+"""Runs one request with a client, with retries."""
 
 
 def resolve_s3(
-    client: Any,
+    ask: Ask,
     uri: S3Uri,
     include: Sequence[str],
     exclude: Sequence[str],
     *,
     connections: int,
-    deadline: float,
     translate: Translate,
 ) -> Manifest:
     """LIST the prefix and HEAD every selected object. Every object's problem is reported, not the first one's."""
-    sizes = _list(client, uri, deadline, translate)
+    sizes = _list(ask, uri, translate)
     selected = [
         path for path, size in sizes.items() if not _is_marker(path, size) and is_selected(path, include, exclude)
     ]
@@ -45,7 +45,7 @@ def resolve_s3(
     def head(path: str) -> FileEntry | ModelServingError:
         key = f"{uri.prefix}{path}"
         try:
-            answer = call(lambda: client.head_object(Bucket=uri.bucket, Key=key, ChecksumMode="ENABLED"), deadline)
+            answer = ask(lambda client: client.head_object(Bucket=uri.bucket, Key=key, ChecksumMode="ENABLED"))
         except Exception as error:  # translate() raises again what is not the store's
             return translate(error, f"s3://{uri.bucket}/{key}")
         return _entry(answer, path, key, uri.bucket)
@@ -56,13 +56,13 @@ def resolve_s3(
     return Manifest(source=str(uri), files=tuple(item for item in found if isinstance(item, FileEntry)))
 
 
-def _list(client: Any, uri: S3Uri, deadline: float, translate: Translate) -> Mapping[str, int]:
+def _list(ask: Ask, uri: S3Uri, translate: Translate) -> Mapping[str, int]:
     """Relative path to size of everything under the prefix, in bounded pages."""
     sizes: dict[str, int] = {}
     token: dict[str, str] = {}
     for _ in range(_MAX_PAGES):
         try:
-            page: Any = call(lambda: client.list_objects_v2(Bucket=uri.bucket, Prefix=uri.prefix, **token), deadline)  # noqa: B023 - called at once
+            page: Any = ask(lambda client: client.list_objects_v2(Bucket=uri.bucket, Prefix=uri.prefix, **token))  # noqa: B023 - called at once
         except Exception as error:
             raise translate(error, str(uri)) from error
         for item in page.get("Contents", []):

@@ -1,17 +1,21 @@
 """S3 as a source of models: the client, who it acts as, and the requests that a fetch is made of."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
-from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ray_model_serving.contract.cache_format import Manifest
 from ray_model_serving.contract.errors import ModelServingError
 from ray_model_serving.contract.uris import S3Uri
-from ray_model_serving.store.download import download
 from ray_model_serving.store.identity import caller_arn, caller_arn_or_none, check_identity
+from ray_model_serving.store.parts import Part
+from ray_model_serving.store.ranges import RangeBody, open_range
 from ray_model_serving.store.resolve import resolve_s3
-from ray_model_serving.store.s3_client import call, make_client, translate
+from ray_model_serving.store.retries import call
+from ray_model_serving.store.s3_client import RenewedClient, make_client
+from ray_model_serving.store.s3_errors import translate
+
+T = TypeVar("T")
 
 
 class S3Source:
@@ -20,41 +24,33 @@ class S3Source:
     def __init__(self, *, endpoint_url: str | None, connections: int) -> None:
         self._endpoint_url = endpoint_url
         self._connections = connections
-        self._s3 = make_client("s3", endpoint_url, connections)
+        self._s3 = RenewedClient(lambda: make_client("s3", endpoint_url, connections))
 
     def resolve(self, uri: S3Uri, include: Sequence[str], exclude: Sequence[str], deadline: float) -> Manifest:
         """What is under the prefix now."""
         return resolve_s3(
-            self._s3,
+            lambda operation: call(lambda: self._s3.ask(operation), deadline),
             uri,
             include,
             exclude,
             connections=self._connections,
-            deadline=deadline,
             translate=lambda error, where: self._translate(error, uri.bucket, where),
         )
 
-    def download(
-        self, uri: S3Uri, manifest: Manifest, directory: Path, deadline: float, on_bytes: Callable[[int], None]
-    ) -> dict[str, str]:
-        """Fetch a resolved model below ``directory``; see :func:`download.download`."""
-        return download(
-            self._s3,
-            uri.bucket,
-            manifest,
-            directory,
-            connections=self._connections,
-            deadline=deadline,
-            translate=lambda error, where: self._translate(error, uri.bucket, where),
-            on_bytes=on_bytes,
-        )
+    def open_range(self, uri: S3Uri, part: Part) -> RangeBody:
+        """One attempt at one range; raises botocore's errors, for :meth:`translate_key`."""
+        return self._s3.ask(lambda client: open_range(client, uri.bucket, part))
+
+    def translate_key(self, uri: S3Uri, error: Exception, key: str) -> ModelServingError:
+        """The typed error for a failure of one object."""
+        return self._translate(error, uri.bucket, f"s3://{uri.bucket}/{key}")
 
     def read_start(self, uri: S3Uri, path: str, length: int, deadline: float) -> bytes:
         """The first ``length`` bytes of one object."""
         key = f"{uri.prefix}{path}"
 
-        def read() -> bytes:
-            answer: Any = self._s3.get_object(Bucket=uri.bucket, Key=key, Range=f"bytes=0-{length - 1}")
+        def read(client: Any) -> bytes:
+            answer: Any = client.get_object(Bucket=uri.bucket, Key=key, Range=f"bytes=0-{length - 1}")
             body = answer["Body"]
             try:
                 return bytes(body.read(length))
@@ -62,9 +58,9 @@ class S3Source:
                 body.close()
 
         try:
-            return call(read, deadline)
+            return call(lambda: self._s3.ask(read), deadline)
         except Exception as error:  # _translate raises again what is not the store's
-            raise self._translate(error, uri.bucket, f"s3://{uri.bucket}/{key}") from error
+            raise self.translate_key(uri, error, key) from error
 
     def check_identity(self, expected_arn: str, deadline: float) -> None:
         """Raises :class:`WrongIdentityError` unless this process acts as ``expected_arn``."""

@@ -101,7 +101,7 @@ def test_inspect_of_a_model_that_can_not_be_loaded_is_2_and_of_a_store_that_is_a
     directory = write_files(tmp_path / "model", {"model.safetensors": b"<html>"})
     cut = ray_model("inspect", f"file://{directory}", "--json")
     assert (cut.exit_code, document(cut)["error"]["kind"]) == (2, "invalid_model_file")
-    monkeypatch.setattr("ray_model_serving.store.s3_client._ATTEMPTS", 1)
+    monkeypatch.setattr("ray_model_serving.store.retries.ATTEMPTS", 1)
     proxy.rule = answer(503, "SlowDown")
     away = ray_model("inspect", bucket.put(linear_model()), "--json", "--endpoint-url", proxy.endpoint_url)
     assert (away.exit_code, document(away)["error"]["kind"]) == (1, "store_unavailable")
@@ -225,7 +225,7 @@ def test_an_unknown_option_is_bad_input():
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_an_interrupted_fetch_leaves_nothing_and_says_so_by_its_exit_code(
+def test_an_interrupted_fetch_publishes_nothing_and_says_so_by_its_exit_code(
     number: signal.Signals, code: int, proxy: RecordingProxy, bucket: Bucket, tmp_path: Path
 ):
     uri = bucket.put(large_model(20))
@@ -248,5 +248,6 @@ def test_an_interrupted_fetch_leaves_nothing_and_says_so_by_its_exit_code(
         _, errors = process.communicate(timeout=_WAIT_S)
     assert process.returncode == code, errors
     assert "Traceback" not in errors
-    assert not list((tmp_path / "staging").iterdir())
     assert not list((tmp_path / "snapshots").iterdir())
+    assert ray_model("fetch", uri, "--cache-dir", tmp_path, "--endpoint-url", proxy.endpoint_url).exit_code == 0
+    assert not list((tmp_path / "staging").iterdir()), "the second run took over what the first one left"

@@ -39,9 +39,12 @@ def cut(request: Request, forward: Forward) -> Answer:
     return replace(whole, cut_at=len(whole.body) // 2)
 
 
-def nothing_is_visible(root: Path) -> bool:
-    folders = (root / "snapshots", root / "staging")
-    return not any(folder.exists() and list(folder.iterdir()) for folder in folders)
+def nothing_is_visible(root: Path, *, kept: bool = False) -> bool:
+    """No snapshot; and no staging, unless it was kept for the next attempt to go on with."""
+    snapshots, staging = (
+        list(folder.iterdir()) if folder.exists() else [] for folder in (root / "snapshots", root / "staging")
+    )
+    return not snapshots and bool(staging) == kept
 
 
 @pytest.mark.parametrize(
@@ -275,7 +278,9 @@ def test_directory_markers_are_left_out_and_empty_files_are_kept(proxy: Recordin
         assert sorted(read_files(snapshot.path)) == sorted([*linear_model(), "empty.txt"])
 
 
-def test_an_interrupted_fetch_leaves_nothing_and_frees_the_lock(proxy: RecordingProxy, bucket: Bucket, tmp_path: Path):
+def test_an_interrupted_fetch_frees_the_lock_and_shows_nothing_partial(
+    proxy: RecordingProxy, bucket: Bucket, tmp_path: Path
+):
     uri = bucket.put(large_model(9))
     store = ModelStore(tmp_path, endpoint_url=proxy.endpoint_url)
 
@@ -285,8 +290,9 @@ def test_an_interrupted_fetch_leaves_nothing_and_frees_the_lock(proxy: Recording
 
     with pytest.raises(KeyboardInterrupt):
         store.ensure(uri, on_progress=interrupt)
-    assert nothing_is_visible(tmp_path)
+    assert nothing_is_visible(tmp_path, kept=True)
     store.ensure(uri).close()
+    assert not list((tmp_path / "staging").iterdir())
 
 
 def test_errors_cross_process_boundaries_whole(proxy: RecordingProxy, tmp_path: Path):

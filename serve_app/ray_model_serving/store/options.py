@@ -1,0 +1,34 @@
+"""The bounds of a download, and how many connections a node's network deserves. Pure."""
+
+import math
+from dataclasses import dataclass
+
+# What one connection has in memory, what a dead process loses of it at most, and the least it must bring in stall_s.
+BLOCK_BYTES = 512 * 1024
+
+# "One concurrent request for each 85-90 MB/s of desired network throughput" (read 2026-11):
+# https://docs.aws.amazon.com/AmazonS3/latest/userguide/optimizing-performance-design-patterns.html
+_S3_BYTES_PER_S = 85e6
+# Below 8, the small files of a model wait for each other; above 64, threads of one process win nothing more.
+LEAST_CONNECTIONS, MOST_CONNECTIONS = 8, 64
+DEFAULT_CONNECTIONS = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransferOptions:
+    """Bounds of one download. Memory in flight is ``connections`` x :data:`BLOCK_BYTES`, whatever the model's size.
+
+    A connection that brings less than one block in ``stall_s`` is given up and its rest asked for anew.
+    """
+
+    connections: int
+    stall_s: float
+    max_bytes_per_s: float | None = None
+
+
+def connections_for(network_gbps: float | None) -> int:
+    """Connections for a network baseline in Gbit/s, such as 2.5 of a g6.xlarge; without one, a sane number."""
+    if network_gbps is None:
+        return DEFAULT_CONNECTIONS
+    wanted = math.ceil(network_gbps * 1e9 / 8 / _S3_BYTES_PER_S)
+    return min(MOST_CONNECTIONS, max(LEAST_CONNECTIONS, wanted))
