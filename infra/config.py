@@ -34,7 +34,7 @@ def _decoded(key: str, text: str) -> Any:
         return text
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text  # StackSettings says what is wrong with it
 
 

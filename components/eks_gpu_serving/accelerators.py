@@ -8,6 +8,7 @@ import pulumi_kubernetes as k8s
 
 from eks_gpu_serving.args import raise_problems, read_args
 from eks_gpu_serving.device_plugin_values import device_plugin_values
+from eks_gpu_serving.kubernetes_rules import DEVICE_PLUGIN_NAMESPACE
 from eks_gpu_serving.tokens import token
 
 _CHART = "nvidia-device-plugin"
@@ -56,7 +57,7 @@ class NvidiaDevicePlugin(pulumi.ComponentResource):
             chart=_CHART,
             version=version,
             repository_opts=k8s.helm.v3.RepositoryOptsArgs(repo=_REPOSITORY),
-            namespace=args.namespace or _CHART,
+            namespace=args.namespace or DEVICE_PLUGIN_NAMESPACE,
             create_namespace=True,
             values=device_plugin_values(),
             timeout=_TIMEOUT_S,

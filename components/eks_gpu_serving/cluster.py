@@ -2,55 +2,27 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pulumi
 import pulumi_aws as aws
 import pulumi_eks as eks
 
-from eks_gpu_serving import name_limits
+from eks_gpu_serving import aws_rules
 from eks_gpu_serving.args import raise_problems, read_args
+from eks_gpu_serving.cluster_args import ServingClusterArgs, problems
 from eks_gpu_serving.identity_documents import partition_of
-from eks_gpu_serving.name_limits import name_problem
 from eks_gpu_serving.nodes.names import POOL_LABEL
 from eks_gpu_serving.nodes.parts import encrypted_volume, latest_version, launch_template, node_role
-from eks_gpu_serving.planning.system_nodes import SYSTEM_INSTANCES
+from eks_gpu_serving.planning.system_nodes import (
+    DEFAULT_SYSTEM_INSTANCE_TYPE,
+    DEFAULT_SYSTEM_NODES,
+)
 from eks_gpu_serving.tokens import token
-from ray_model_serving.contract.problems import nearest
 
-_MAX_SYSTEM_NODES = 20
 _SYSTEM_VOLUME_GIB = 100
 # Who did what through the API: the two that an incident needs. The others cost more than they tell.
 _LOG_TYPES = ["audit", "authenticator"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ServingClusterArgs:
-    """Arguments of :class:`ServingCluster`."""
-
-    region: str
-    """Region of the cluster, such as us-east-1."""
-    existing_name: str | None = None
-    """Name of an existing EKS cluster; what describes a new one is then refused. Default: a new cluster."""
-    oidc_provider_arn: pulumi.Input[str] | None = None
-    """IAM OIDC provider of an existing cluster. Default: looked up by the cluster's issuer."""
-    kubernetes_version: str | None = None
-    """Version of a new cluster. Default 1.35."""
-    vpc_id: pulumi.Input[str] | None = None
-    """VPC of a new cluster. Default: the account's default VPC."""
-    private_subnet_ids: Sequence[pulumi.Input[str]] | None = None
-    """Subnets of nodes, at least two zones. Default: the cluster's own subnets."""
-    enable_public_endpoint: bool | None = None
-    """Whether the API of a new cluster is reachable from the internet; from the VPC it always is. Default true."""
-    public_access_cidrs: Sequence[str] | None = None
-    """Ranges that may reach the public API of a new cluster. Default: everyone, with credentials."""
-    system_instance_type: str | None = None
-    """Instance type of the nodes for the head, the operator and cluster services. Default m7i.xlarge."""
-    system_nodes: int | None = None
-    """Number of such nodes, 1 to 20. Default 2."""
-    tags: Mapping[str, str] | None = None
-    """Tags of everything, also of instances and volumes."""
 
 
 class ServingCluster(pulumi.ComponentResource):
@@ -90,7 +62,7 @@ class ServingCluster(pulumi.ComponentResource):
     def __init__(self, name: str, args: ServingClusterArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__(token("ServingCluster"), name, {}, opts)
         args = read_args(ServingClusterArgs, args, f"ServingCluster {name!r}")
-        raise_problems(f"ServingCluster {name!r}", _problems(name, args))
+        raise_problems(f"ServingCluster {name!r}", problems(name, args))
         if args.existing_name is None:
             self._create(name, args)
         else:
@@ -120,7 +92,7 @@ class ServingCluster(pulumi.ComponentResource):
         tags = dict(args.tags or {})
         created = eks.Cluster(
             f"{name}-eks",
-            version=args.kubernetes_version or "1.35",
+            version=args.kubernetes_version or aws_rules.DEFAULT_KUBERNETES_VERSION,
             vpc_id=args.vpc_id,
             private_subnet_ids=args.private_subnet_ids,
             endpoint_private_access=True,
@@ -151,13 +123,13 @@ class ServingCluster(pulumi.ComponentResource):
         role, policies = node_role(name, partition=partition_of(args.region), tags=tags, parent=self)
         volume = encrypted_volume("/dev/xvda", size_gib=_SYSTEM_VOLUME_GIB)
         template = launch_template(name, volumes=[volume], tags=tags, parent=self)
-        count = args.system_nodes or 2
+        count = args.system_nodes or DEFAULT_SYSTEM_NODES
         aws.eks.NodeGroup(
             f"{name}-nodes",
             cluster_name=self.cluster_name,
             node_role_arn=role.arn,
             subnet_ids=self.subnet_ids if args.private_subnet_ids is None else args.private_subnet_ids,
-            instance_types=[args.system_instance_type or "m7i.xlarge"],
+            instance_types=[args.system_instance_type or DEFAULT_SYSTEM_INSTANCE_TYPE],
             ami_type="AL2023_x86_64_STANDARD",
             launch_template=latest_version(template),
             scaling_config=aws.eks.NodeGroupScalingConfigArgs(min_size=count, max_size=count, desired_size=count),
@@ -216,27 +188,3 @@ def _certificate(found: aws.eks.outputs.ClusterCertificateAuthority) -> str:
 
 def _service_cidr(found: aws.eks.outputs.ClusterKubernetesNetworkConfig) -> str:
     return found.service_ipv4_cidr or ""
-
-
-def _problems(name: str, args: ServingClusterArgs) -> list[tuple[str, str]]:
-    found: list[tuple[str, str]] = []
-    if args.existing_name is not None:
-        of_new = ("kubernetes_version", "vpc_id", "enable_public_endpoint", "public_access_cidrs")
-        given = [field for field in of_new if getattr(args, field) is not None]
-        found += [(field, f"describes a new cluster, {args.existing_name!r} exists: leave it out") for field in given]
-        return found
-    if args.oidc_provider_arn is not None:
-        found.append(("oidc_provider_arn", "belongs to an existing cluster; a new one gets its own"))
-    too_long = name_problem(name, name_limits.CLUSTER)
-    if too_long:
-        found.append(("name", too_long))
-    if args.vpc_id is not None and not args.private_subnet_ids:
-        found.append(("private_subnet_ids", "is empty, a given vpc_id needs the subnets of its nodes"))
-    if args.enable_public_endpoint is False and args.public_access_cidrs:
-        found.append(("public_access_cidrs", "has no meaning without a public endpoint"))
-    kind = args.system_instance_type
-    if kind is not None and kind not in SYSTEM_INSTANCES:
-        found.append(("system_instance_type", f"got {kind!r}; {nearest(kind, SYSTEM_INSTANCES)}"))
-    if args.system_nodes is not None and not 1 <= args.system_nodes <= _MAX_SYSTEM_NODES:
-        found.append(("system_nodes", f"got {args.system_nodes}, must be 1 to {_MAX_SYSTEM_NODES}"))
-    return found

@@ -70,7 +70,11 @@ def _identity(settings: StackSettings, refs: CloudRefs) -> dict[str, str]:
         namespace=settings.ray.namespace,
         service_account=worker_account(settings),
     )
-    policy = model_read_document(model_uris=[model.uri for model in settings.models], region=settings.region)
+    policy = model_read_document(
+        model_uris=[model.uri for model in settings.models],
+        region=settings.region,
+        kms_key_arns=settings.models_kms_key_arns,
+    )
     documents = {"identity/models-trust-policy.json": _json(trust)}
     if policy is not None:
         documents["identity/models-policy.json"] = _json(policy)

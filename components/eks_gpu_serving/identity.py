@@ -7,23 +7,18 @@ from dataclasses import dataclass
 import pulumi
 import pulumi_aws as aws
 
-from eks_gpu_serving import name_limits
+from eks_gpu_serving import aws_rules, name_limits
 from eks_gpu_serving.args import raise_problems, read_args
 from eks_gpu_serving.identity_documents import (
-    MAX_INLINE_POLICY_CHARACTERS,
     irsa_trust_document,
     model_read_document,
+    policy_problem,
     to_policy_text,
 )
+from eks_gpu_serving.kubernetes_rules import OBJECT_NAME
 from eks_gpu_serving.name_limits import name_problem
 from eks_gpu_serving.tokens import token
 from ray_model_serving.contract.uris import BadUriError, parse_model_uri
-
-# Kubernetes object names, RFC 1123 label; without it a `*` would open the role to every service account.
-_OBJECT_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
-_REGION = re.compile(r"[a-z]{2}(-[a-z]+)+-\d")
-# Key ARNs only: IAM compares aliases with nothing.
-_KEY_ARN = re.compile(r"arn:aws[a-z-]*:kms:[a-z0-9-]+:\d{12}:key/[A-Za-z0-9-]+")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,27 +102,20 @@ def _problems(name: str, args: ModelAccessRoleArgs) -> list[tuple[str, str]]:
         found.append(("name", too_long))
     for field in ("namespace", "service_account"):
         value = getattr(args, field)
-        if not _OBJECT_NAME.fullmatch(value):
+        if not OBJECT_NAME.fullmatch(value):
             found.append((field, f"got {value!r}, must be the exact name of one Kubernetes object, without wildcards"))
-    if not _REGION.fullmatch(args.region):
+    if not re.fullmatch(aws_rules.REGION, args.region):
         found.append(("region", f"got {args.region!r}, must be an AWS region such as us-east-1"))
     for index, text in enumerate(args.model_uris):
         try:
             parse_model_uri(text)
         except BadUriError as error:
             found.append((f"model_uris[{index}]", str(error)))
+    found += aws_rules.tag_problems(args.tags)
     for index, arn in enumerate(args.kms_key_arns or ()):
-        if not _KEY_ARN.fullmatch(arn):
+        if not re.fullmatch(aws_rules.KEY_ARN, arn):
             found.append((f"kms_key_arns[{index}]", f"got {arn!r}, must be the ARN of a key; an alias grants nothing"))
     if not found:
-        found += _size_problems(args)
+        too_large = policy_problem(model_uris=args.model_uris, region=args.region, kms_key_arns=args.kms_key_arns or ())
+        found += [("model_uris", too_large)] if too_large else []
     return found
-
-
-def _size_problems(args: ModelAccessRoleArgs) -> list[tuple[str, str]]:
-    document = model_read_document(model_uris=args.model_uris, region=args.region, kms_key_arns=args.kms_key_arns or ())
-    length = len(to_policy_text(document)) if document else 0
-    if length <= MAX_INLINE_POLICY_CHARACTERS:
-        return []
-    limit = f"IAM takes {MAX_INLINE_POLICY_CHARACTERS}; put the models below a common prefix"
-    return [("model_uris", f"{len(args.model_uris)} URIs make a policy of {length} characters, {limit}")]

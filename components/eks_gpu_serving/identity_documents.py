@@ -81,7 +81,8 @@ def model_read_document(
             {
                 "Sid": f"ReadModels{index}",
                 "Effect": "Allow",
-                "Action": "s3:GetObject",
+                # A read that names a version, as in a versioned bucket, is the second action and not the first.
+                "Action": ["s3:GetObject", "s3:GetObjectVersion"],
                 "Resource": [f"{arn}/{pattern}" for pattern in patterns],
             },
         ]
@@ -99,6 +100,16 @@ def model_read_document(
             }
         )
     return _document(statements)
+
+
+def policy_problem(*, model_uris: Sequence[str], region: str, kms_key_arns: Sequence[str] = ()) -> str | None:
+    """Why IAM would refuse the document of these models as a role's inline policy, or None."""
+    document = model_read_document(model_uris=model_uris, region=region, kms_key_arns=kms_key_arns)
+    length = len(to_policy_text(document)) if document else 0
+    if length <= MAX_INLINE_POLICY_CHARACTERS:
+        return None
+    limit = f"IAM takes {MAX_INLINE_POLICY_CHARACTERS}; put the models below a common prefix"
+    return f"{len(model_uris)} URIs make a policy of {length} characters, {limit}"
 
 
 def to_policy_text(document: Mapping[str, Any]) -> str:

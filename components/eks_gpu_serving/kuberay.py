@@ -10,8 +10,9 @@ from dataclasses import dataclass
 import pulumi
 import pulumi_kubernetes as kubernetes
 
-from eks_gpu_serving.args import read_args
+from eks_gpu_serving.args import input_error, read_args
 from eks_gpu_serving.kuberay_values import CHART, CHART_REPOSITORY, crd_files, kuberay_values
+from eks_gpu_serving.kubernetes_rules import OBJECT_NAME
 from eks_gpu_serving.settings import KubeRaySettings
 from eks_gpu_serving.stack_args import problems_as_properties
 from eks_gpu_serving.tokens import token
@@ -54,6 +55,9 @@ class KubeRayOperator(pulumi.ComponentResource):
     def __init__(self, name: str, args: KubeRayOperatorArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__(token("KubeRayOperator"), name, None, opts)
         args = read_args(KubeRayOperatorArgs, args, f"KubeRayOperator {name!r}")
+        if not OBJECT_NAME.fullmatch(args.watch_namespace):
+            reason = f"got {args.watch_namespace!r}, must be the exact name of one namespace"
+            raise input_error(f"KubeRayOperator {name!r}", [("watch_namespace", reason)])
         kuberay = _settings(args, f"KubeRayOperator {name!r}")
 
         namespace = kubernetes.core.v1.Namespace(
@@ -64,7 +68,7 @@ class KubeRayOperator(pulumi.ComponentResource):
 
         definitions = kubernetes.yaml.v2.ConfigGroup(
             f"{name}-crds",
-            files=crd_files(kuberay, args.crd_source),
+            files=crd_files(kuberay),
             opts=pulumi.ResourceOptions(parent=self, retain_on_delete=True),
         )
 

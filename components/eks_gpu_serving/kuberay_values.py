@@ -28,7 +28,7 @@ def kuberay_values(kuberay: KubeRaySettings, watch_namespace: str) -> dict[str, 
     }
 
 
-def crd_files(kuberay: KubeRaySettings, crd_source: str | None = None) -> list[str]:
+def crd_files(kuberay: KubeRaySettings) -> list[str]:
     """Addresses, or paths below ``crd_source``, of the custom resource definitions of the chart's version."""
-    source = (crd_source or CRD_SOURCE.format(version=kuberay.chart_version)).rstrip("/")
+    source = (kuberay.crd_source or CRD_SOURCE.format(version=kuberay.chart_version)).rstrip("/")
     return [f"{source}/{name}" for name in CRD_FILES]

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 class CloudRefs:
     """Values that renderers take and never invent; every field is plain text."""
 
-    account_id: str
     cluster_name: str
     cluster_endpoint: str
     cluster_certificate_authority: str
@@ -20,7 +19,6 @@ class CloudRefs:
 
 
 PLACEHOLDERS = CloudRefs(
-    account_id="<account-id>",
     cluster_name="<cluster-name>",
     cluster_endpoint="<cluster-endpoint>",
     cluster_certificate_authority="<cluster-certificate-authority>",

@@ -1,7 +1,5 @@
 """One environment as one component: cluster, GPU pools, model access, operator and the Ray Serve application."""
 
-from typing import Any
-
 import pulumi
 import pulumi_kubernetes as kubernetes
 
@@ -53,7 +51,7 @@ class GpuServingStack(pulumi.ComponentResource):
     def __init__(self, name: str, args: GpuServingStackArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__(token("GpuServingStack"), name, {}, opts)
         component = f"GpuServingStack {name!r}"
-        given = as_mapping(args)
+        given = as_mapping(args, component)
         settings = stack_settings(given, component)
         with problems_as_properties(component):
             capacity = plan(settings)
@@ -94,6 +92,7 @@ class GpuServingStack(pulumi.ComponentResource):
                 service_account=worker_account(settings),
                 oidc_issuer=cluster.oidc_issuer,
                 oidc_provider_arn=cluster.oidc_provider_arn,
+                kms_key_arns=settings.models_kms_key_arns,
                 region=settings.region,
                 tags=tags,
             ),
@@ -106,6 +105,7 @@ class GpuServingStack(pulumi.ComponentResource):
                 watch_namespace=settings.ray.namespace,
                 chart_version=settings.kuberay.chart_version,
                 namespace=settings.kuberay.namespace,
+                crd_source=settings.kuberay.crd_source,
             ),
             inside(),
         )
@@ -135,20 +135,17 @@ class GpuServingStack(pulumi.ComponentResource):
 
 def _cluster_args(settings: StackSettings, tags: dict[str, str]) -> ServingClusterArgs:
     cluster = settings.cluster
-    common: dict[str, Any] = {
-        "region": settings.region,
-        "private_subnet_ids": cluster.private_subnet_ids or None,
-        "vpc_id": cluster.vpc_id,
-        "tags": tags,
-    }
-    if cluster.existing_name is not None:
-        return ServingClusterArgs(existing_name=cluster.existing_name, **common)
     return ServingClusterArgs(
+        region=settings.region,
+        existing_name=cluster.existing_name,
         kubernetes_version=cluster.kubernetes_version,
+        vpc_id=cluster.vpc_id,
+        private_subnet_ids=cluster.private_subnet_ids or None,
         enable_public_endpoint=cluster.endpoint_public_access,
+        public_access_cidrs=cluster.public_access_cidrs,
         system_instance_type=cluster.system_instance_type,
         system_nodes=cluster.system_nodes,
-        **common,
+        tags=tags,
     )
 
 

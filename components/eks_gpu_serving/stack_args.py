@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NotRequired, TypedDict, cast
 
-from eks_gpu_serving.args import raise_problems
+from eks_gpu_serving.args import input_error, raise_problems
 from eks_gpu_serving.nodes.names import OperatingSystem
 from eks_gpu_serving.settings import CapacityType, Environment, StackSettings, Upgrade
-from ray_model_serving.contract.problems import SettingsError
+from ray_model_serving.contract.problems import SettingsError, show
 from ray_model_serving.contract.settings import Device, Dtype, LoadMode
 
 
@@ -23,17 +23,19 @@ class ClusterSpec(TypedDict):
     existing_name: NotRequired[str]
     """name of an existing EKS cluster; none: a new one"""
     kubernetes_version: NotRequired[str]
-    """version of a new cluster, quoted"""
+    """version of a new cluster, quoted; none: 1.35"""
     vpc_id: NotRequired[str]
     """VPC of a new cluster; none: the account's default VPC"""
     private_subnet_ids: NotRequired[Sequence[str]]
     """subnets of nodes; none: the cluster's own"""
     endpoint_public_access: NotRequired[bool]
-    """whether a new cluster's API is reachable from the internet"""
+    """whether a new cluster's API is reachable from the internet; none: true"""
+    public_access_cidrs: NotRequired[Sequence[str]]
+    """ranges that may reach it there; none: everyone, with credentials"""
     system_instance_type: NotRequired[str]
-    """instance type of nodes for the head and the operator"""
+    """instance type of nodes for the head and the operator; none: m7i.xlarge"""
     system_nodes: NotRequired[int]
-    """number of such nodes in a new cluster"""
+    """number of such nodes in a new cluster; none: 2"""
 
 
 class NodeGroupSpec(TypedDict):
@@ -164,6 +166,8 @@ class KubeRaySpec(TypedDict):
     """version of the kuberay-operator chart and of its CRDs"""
     namespace: NotRequired[str]
     """Kubernetes namespace of the operator"""
+    crd_source: NotRequired[str]
+    """directory or URL that has its CRDs; none: the tag of the KubeRay repository"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,18 +188,25 @@ class GpuServingStackArgs:
     """the GPU pools"""
     models: Sequence[ModelSpec]
     """the models to serve"""
+    models_kms_key_arns: Sequence[str] | None = None
+    """keys that the models' buckets are encrypted with, as key ARNs"""
     ray: RaySpec
     """image, version and upgrades of the RayService"""
     kuberay: KubeRaySpec | None = None
     """the operator"""
 
 
-def as_mapping(args: object) -> dict[str, Any]:
-    """Arguments as a mapping without what was left out. A host for another language delivers them as one already."""
+def as_mapping(args: object, component: str) -> dict[str, Any]:
+    """Arguments as a mapping without what was left out. A host for another language delivers them as one already.
+
+    Raises ``pulumi.InputPropertiesError`` where they are neither arguments nor a mapping.
+    """
     if isinstance(args, Mapping):
         given = dict(cast("Mapping[str, Any]", args))
+    elif isinstance(args, GpuServingStackArgs):
+        given = {field.name: getattr(args, field.name) for field in dataclasses.fields(args)}
     else:
-        given = {field.name: getattr(args, field.name) for field in dataclasses.fields(cast(Any, args))}
+        raise input_error(component, [("args", f"got {show(args)}, must be a GpuServingStackArgs or a mapping")])
     return {key: value for key, value in given.items() if value is not None}
 
 

@@ -14,6 +14,7 @@ from eks_gpu_serving.stack_files import load_stack, stack_mapping
 from harness import run
 from infra import config
 from ray_model_serving.contract.problems import SettingsError
+from ray_model_serving.contract.reading import to_mapping
 
 CHECKOUT = Path(__file__).parents[2]
 PROJECT = yaml.safe_load((CHECKOUT / "Pulumi.yaml").read_text(encoding="utf-8"))
@@ -76,6 +77,6 @@ def test_the_project_file_demands_what_the_settings_demand_and_has_no_defaults_o
         required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         assert required != ("default" in entry), "Pulumi refuses a stack without a value for a key without a default"
         if field.default is not dataclasses.MISSING:
-            assert entry["default"] == field.default
+            assert entry["default"] == to_mapping(field.default)
         elif not required:
             assert entry["default"] == {}, "what is in the object has its defaults in StackSettings only"

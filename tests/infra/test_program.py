@@ -74,5 +74,5 @@ def test_bad_keys_end_the_run_with_every_problem_and_the_name_of_the_file() -> N
 def test_a_stack_that_does_not_fit_ends_the_run_with_both_numbers() -> None:
     pools = [{"name": "l4", "instance_type": "g6.xlarge", "max_nodes": 1}]
     models = stack_mapping(CHECKOUT / "infra" / "environments" / "Pulumi.dev.yaml")["models"]
-    with pytest.raises(pulumi.RunError, match=r"max_replicas asks for 4 GPUs .* 1 x g6.xlarge have 1"):
+    with pytest.raises(pulumi.RunError, match=r"max_replicas asks for 4 worker pods .* 1 x g6.xlarge hold 1"):
         graph("dev", node_groups=pools, models=[{**models[0], "max_replicas": 8}])  # type: ignore[index]

@@ -2,16 +2,13 @@
 
 import re
 
+from eks_gpu_serving import aws_rules
+from eks_gpu_serving.aws_rules import Reason
 from eks_gpu_serving.nodes.names import OperatingSystem
 from eks_gpu_serving.nodes.operating_systems import OPERATING_SYSTEMS, stock_ami_type
 from eks_gpu_serving.planning.instances import InstanceType, instance_problem, instance_types
 from ray_model_serving.contract.problems import nearest
 
-Reason = tuple[str, str]
-"""A property and what is wrong with it."""
-
-# EKS service quotas: nodes per managed node group.
-MAX_NODES = 450
 # Amazon EBS user guide, "General Purpose SSD volumes", gp3 as the aws provider accepts it (7.51).
 _GP3_IOPS = (3_000, 16_000)
 _GP3_THROUGHPUT_MIBPS = (125, 1_000)
@@ -30,10 +27,10 @@ def image_problems(
     found: list[Reason] = []
     unusable = instance_problem(instance_type)
     if unusable:
-        found.append(("instance_type", unusable))
+        found.append(("instance_type", f"got {instance_type!r}, {unusable}"))
     if ami_id is not None and ami_type is not None:
         found.append(("ami_type", f"got {ami_type!r} beside ami_id {ami_id!r}; the image decides, give one of the two"))
-    if ami_id is not None and not re.fullmatch(r"ami-[0-9a-f]{8,17}", ami_id):
+    if ami_id is not None and not re.fullmatch(aws_rules.AMI_ID, ami_id):
         found.append(("ami_id", f"got {ami_id!r}, an image id looks like ami-0123456789abcdef0"))
     if ami_id is not None and ami_release_version is not None:
         found.append(("ami_release_version", "excludes ami_id: a release belongs to an AMI type of EKS"))
@@ -65,8 +62,9 @@ def _ami_type_problems(instance: InstanceType, system: OperatingSystem, ami_type
 def size_problems(*, min_nodes: int, max_nodes: int, desired_nodes: int) -> list[Reason]:
     """What is wrong with the bounds of a node group."""
     found: list[Reason] = []
-    if not 1 <= max_nodes <= MAX_NODES:
-        found.append(("max_nodes", f"got {max_nodes}, must be 1 to {MAX_NODES}, the EKS quota of a node group"))
+    most = aws_rules.MAX_NODES
+    if not 1 <= max_nodes <= most:
+        found.append(("max_nodes", f"got {max_nodes}, must be 1 to {most}, the EKS quota of a node group"))
     if not 0 <= min_nodes <= max_nodes:
         found.append(("min_nodes", f"got {min_nodes}, must be 0 to max_nodes {max_nodes}"))
     elif not min_nodes <= desired_nodes <= max_nodes:
@@ -77,8 +75,9 @@ def size_problems(*, min_nodes: int, max_nodes: int, desired_nodes: int) -> list
 def volume_problems(*, size_gib: int, iops: int, throughput_mibps: int) -> list[Reason]:
     """What is wrong with a gp3 root volume."""
     found: list[Reason] = []
-    if not 20 <= size_gib <= 16_384:
-        found.append(("root_volume_gib", f"got {size_gib}, must be 20 to 16384; the system image needs 20"))
+    least, most = aws_rules.MIN_ROOT_VOLUME_GIB, aws_rules.MAX_ROOT_VOLUME_GIB
+    if not least <= size_gib <= most:
+        found.append(("root_volume_gib", f"got {size_gib}, must be {least} to {most}; the system image needs {least}"))
     if not _GP3_IOPS[0] <= iops <= _GP3_IOPS[1]:
         found.append(("root_volume_iops", f"got {iops}, gp3 takes {_GP3_IOPS[0]} to {_GP3_IOPS[1]}"))
     low, high = _GP3_THROUGHPUT_MIBPS

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import pulumi
 
 from eks_gpu_serving import name_limits
+from eks_gpu_serving.aws_rules import tag_problems
 from eks_gpu_serving.name_limits import name_problem
 from eks_gpu_serving.nodes.checks import image_problems, size_problems, volume_problems
 from eks_gpu_serving.nodes.names import OperatingSystem
@@ -83,6 +84,7 @@ def problems(name: str, args: GpuNodeGroupArgs) -> list[tuple[str, str]]:
         iops=root_volume_iops(args),
         throughput_mibps=root_volume_throughput_mibps(args),
     )
+    found += tag_problems(args.tags)
     if args.ami_id is not None:
         needed = ("cluster_endpoint", "cluster_certificate_authority", "cluster_service_cidr")
         reason = "is required with ami_id: EKS tells only its own images how to join the cluster"

@@ -31,13 +31,15 @@ class PoolPlan:
     max_nodes: int
     nodes_at_rest: int
     """Nodes that the least replicas need: what the group starts with."""
+    nodes_at_peak: int
+    """Nodes that the most replicas need, and during an upgrade those of the second cluster; at most ``max_nodes``."""
     pods_per_node: int
     gpus_per_pod: int
     cpus_per_pod: int
     pod: PodMemory
     min_pods: int
     max_pods: int
-    """Bounds of the Ray worker group; the node group has room for twice as many where upgrades need it."""
+    """Bounds of the Ray worker group; the node group has room for twice as many where an upgrade runs two clusters."""
     cache_budget_bytes: int
     disk_bytes: int
     usd_per_hour_min: float | None
@@ -46,10 +48,12 @@ class PoolPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class HeadPlan:
-    """The Ray head pod: no replica runs on it."""
+    """The Ray head pod: no replica runs on it. KubeRay puts the autoscaler beside it, in the same pod."""
 
     cpus: int
     memory_bytes: int
+    autoscaler_cpu_m: int
+    autoscaler_memory_bytes: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,3 +89,5 @@ class CapacityPlan:
     serving: ServingSettings
     timeouts: Timeouts
     cost: Cost
+    notes: tuple[str, ...]
+    """What whoever deploys the plan has to do besides, in sentences."""

@@ -38,6 +38,11 @@ class InstanceType:
     ami_type_bottlerocket: str
     note: str
 
+    @property
+    def disk_bytes(self) -> int:
+        """All NVMe disks together."""
+        return self.nvme_total_gb * 1000**3
+
 
 @functools.cache
 def instance_types() -> dict[str, InstanceType]:
@@ -47,15 +52,15 @@ def instance_types() -> dict[str, InstanceType]:
 
 
 def instance_problem(name: str) -> str | None:
-    """Why a GPU pool with a model cache can't be made of this type, or None."""
+    """Why a GPU pool with a model cache can't be made of this type, or None; the name goes before it."""
     known = instance_types()
     if name not in known:
-        return f"got {name!r}, which is not in the table of GPU instance types; {nearest(name, known)}"
+        return f"is not in the table of GPU instance types; {nearest(name, known)}"
     instance = known[name]
     if instance.gpu_count == 0:
-        return f"got {name!r}, which offers no whole GPU to Kubernetes ({instance.note or 'no GPU'}); try g6.xlarge"
+        return f"offers no whole GPU to Kubernetes ({instance.note or 'no GPU'}); try g6.xlarge"
     if instance.nvme_total_gb == 0:
-        return f"got {name!r}, which has no NVMe instance store for the model cache; try g6.xlarge or g6e.xlarge"
+        return "has no NVMe instance store for the model cache; try g6.xlarge or g6e.xlarge"
     return None
 
 

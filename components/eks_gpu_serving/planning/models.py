@@ -5,7 +5,13 @@ import math
 
 from eks_gpu_serving.settings import Environment, StackModel, StackSettings
 from ray_model_serving.contract.memory import GIB, default_host_peak_bytes
-from ray_model_serving.contract.settings import Device, LoadMode, ModelDescription, ModelSettings
+from ray_model_serving.contract.settings import (
+    RAY_STEPS_PER_UNIT,
+    Device,
+    LoadMode,
+    ModelDescription,
+    ModelSettings,
+)
 
 
 def serving_model(settings: StackSettings, model: StackModel) -> ModelSettings:
@@ -37,15 +43,13 @@ def _gpu_bytes(model: StackModel, weights_bytes: int) -> int:
     return weights_bytes + model.limits.max_ongoing_requests * math.ceil(model.request_gib * GIB)
 
 
+def is_download(model: ModelSettings) -> bool:
+    """Whether nodes fetch the model; one that is in the image or on disk costs neither time nor cache."""
+    return model.uri.startswith("s3://")
+
+
 def replicas_per_gpu(model: ModelSettings) -> int:
-    """How many replicas share one GPU; 1 for a model that takes whole GPUs or none."""
+    """How many replicas share one GPU; 1 for a model that takes whole GPUs or none. In Ray's whole steps, exactly."""
     if 0 < model.num_gpus < 1:
-        return math.floor(1 / model.num_gpus + 1e-9)
+        return RAY_STEPS_PER_UNIT // round(model.num_gpus * RAY_STEPS_PER_UNIT)
     return 1
-
-
-def gpus_taken(model: ModelSettings, replicas: int) -> float:
-    """GPUs that ``replicas`` occupy, with what a fraction leaves unused on each GPU counted in."""
-    if 0 < model.num_gpus < 1:
-        return replicas / replicas_per_gpu(model)
-    return replicas * model.num_gpus

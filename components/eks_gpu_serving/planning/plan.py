@@ -1,23 +1,31 @@
 """``plan(settings)``: proof in numbers that the stack fits, or every reason why it does not."""
 
-from eks_gpu_serving.planning.capacity import CapacityPlan, Cost, HeadPlan, ModelPlan, PoolPlan
+from collections.abc import Sequence
+
+from eks_gpu_serving.identity_documents import policy_problem
+from eks_gpu_serving.planning.capacity import CapacityPlan, Cost, ModelPlan, PoolPlan
+from eks_gpu_serving.planning.head import plan_head
+from eks_gpu_serving.planning.instances import instance_types
 from eks_gpu_serving.planning.models import serving_model
-from eks_gpu_serving.planning.pools import Beside, plan_pool
+from eks_gpu_serving.planning.notes import plan_notes
+from eks_gpu_serving.planning.pools import Around, clusters_at_once, plan_pool
+from eks_gpu_serving.planning.refusals import cache_budget
 from eks_gpu_serving.planning.shapes import pod_shape, replicas_per_pod
-from eks_gpu_serving.planning.system_nodes import SYSTEM_INSTANCES
+from eks_gpu_serving.planning.system_nodes import (
+    DEFAULT_SYSTEM_INSTANCE_TYPE,
+    DEFAULT_SYSTEM_NODES,
+    SYSTEM_INSTANCES,
+)
 from eks_gpu_serving.planning.timeouts import connections_for, fetch_seconds, plan_timeouts
 from eks_gpu_serving.settings import StackSettings
 from ray_model_serving.contract.deployments import INGRESS_CPUS
-from ray_model_serving.contract.memory import GIB, actor_memory_bytes, ingress_memory_bytes
+from ray_model_serving.contract.memory import actor_memory_bytes, ingress_memory_bytes
 from ray_model_serving.contract.paths import CACHE_MOUNT_PATH
 from ray_model_serving.contract.problems import Problems, SettingsError
-from ray_model_serving.contract.settings import CacheMedium, ServingSettings
+from ray_model_serving.contract.settings import CacheMedium, ModelSettings, ServingSettings
 
 # https://aws.amazon.com/eks/pricing/ (2026): a cluster on a Kubernetes version in standard support.
 CONTROL_PLANE_USD_PER_HOUR = 0.10
-# Kubelet and system reserve, CoreDNS, the KubeRay operator and the other pods of a system node.
-_SYSTEM_NODE_RESERVE_GIB = 4.0
-_SYSTEM_NODE_RESERVE_CPUS = 1.0
 
 
 class RefusedError(SettingsError):
@@ -30,45 +38,41 @@ def plan(settings: StackSettings) -> CapacityPlan:
     """Size everything. Raises :class:`RefusedError` with every refusal at once."""
     problems = Problems()
     resolved = {model.name: serving_model(settings, model) for model in settings.models}
-    pool_of = {model.name: settings.pool_of(model) for model in settings.models}
-    everything = tuple(resolved.values())
-    beside = Beside(memory_bytes=ingress_memory_bytes(everything), cpus=INGRESS_CPUS if len(everything) > 1 else 0.0)
+    members = {
+        group.name: [resolved[model.name] for model in settings.models if settings.pool_of(model) == group.name]
+        for group in settings.node_groups
+    }
+    around = _around(settings, tuple(resolved.values()))
     pools: list[PoolPlan] = []
     for index, group in enumerate(settings.node_groups):
-        members = [model for name, model in resolved.items() if pool_of[name] == group.name]
         path = f"node_groups[{index}] ({group.name})"
-        if not members:
+        if not members[group.name]:
             problems.add(path, "no model runs on this pool; remove it or name it in a model's node_group")
             continue
-        pool = plan_pool(group, members, beside, settings.ray.upgrade, path, problems)
+        pool = plan_pool(group, members[group.name], around, path, problems)
         pools += [pool] if pool else []
-    _check_head(settings, problems)
+    head = plan_head(settings, problems)
+    too_large = policy_problem(
+        model_uris=[model.uri for model in settings.models],
+        region=settings.region,
+        kms_key_arns=settings.models_kms_key_arns,
+    )
+    if too_large:
+        problems.add("models", too_large)
     if problems:
         raise RefusedError(problems.found, source=f"{settings.environment.value}: the stack does not fit")
     by_name = {pool.name: pool for pool in pools}
-    models: list[ModelPlan] = []
-    for name, model in resolved.items():
-        instance = by_name[pool_of[name]].instance
-        shape = pod_shape(instance, [m for n, m in resolved.items() if pool_of[n] == pool_of[name]])
-        models.append(
-            ModelPlan(
-                settings=model,
-                pool=pool_of[name],
-                actor_memory_bytes=actor_memory_bytes(model),
-                replicas_per_pod=replicas_per_pod(model, shape),
-                fetch_s=fetch_seconds(model.weights_bytes, instance),
-            )
-        )
+    placed = [(resolved[model.name], settings.pool_of(model)) for model in settings.models]
+    models = [_model_plan(model, by_name[pool], members[pool]) for model, pool in placed]
     timeouts = plan_timeouts(models)
     serving = ServingSettings(
-        models=everything,
+        models=tuple(resolved.values()),
         cache_root=CACHE_MOUNT_PATH,
-        cache_budget_bytes=min(pool.cache_budget_bytes for pool in pools),
+        cache_budget_bytes=around.cache_budget_bytes,
         cache_medium=CacheMedium.INSTANCE_STORE,
         load_deadline_s=timeouts.load_deadline_s,
         connections=min(connections_for(pool.instance) for pool in pools),
     )
-    head = HeadPlan(cpus=settings.ray.head_cpus, memory_bytes=round(settings.ray.head_memory_gib * GIB))
     return CapacityPlan(
         pools=tuple(pools),
         models=tuple(models),
@@ -76,30 +80,36 @@ def plan(settings: StackSettings) -> CapacityPlan:
         serving=serving,
         timeouts=timeouts,
         cost=_cost(settings, pools),
+        notes=plan_notes(pools, settings.ray.upgrade),
     )
 
 
-def _check_head(settings: StackSettings, problems: Problems) -> None:
-    system = SYSTEM_INSTANCES[settings.cluster.system_instance_type]
-    rooms = {
-        "ray.head_memory_gib": (settings.ray.head_memory_gib, system.memory_gib - _SYSTEM_NODE_RESERVE_GIB, "GiB"),
-        "ray.head_cpus": (settings.ray.head_cpus, system.vcpu - _SYSTEM_NODE_RESERVE_CPUS, "CPUs"),
-    }
-    if settings.cluster.existing_name:
-        return  # the system nodes of an existing cluster are not ours to know
-    for path, (asked, room, unit) in rooms.items():
-        if asked > room:
-            problems.add(
-                path,
-                f"got {asked:g} {unit}, {settings.cluster.system_instance_type} leaves {room:g} {unit} for the head",
-            )
+def _around(settings: StackSettings, models: Sequence[ModelSettings]) -> Around:
+    budgets = [cache_budget(group, instance_types()[group.instance_type].disk_bytes) for group in settings.node_groups]
+    return Around(
+        memory_bytes=ingress_memory_bytes(models),
+        cpus=INGRESS_CPUS if len(models) > 1 else 0.0,
+        cache_budget_bytes=min(budgets),
+        clusters=clusters_at_once(settings.ray.upgrade),
+    )
+
+
+def _model_plan(model: ModelSettings, pool: PoolPlan, members: Sequence[ModelSettings]) -> ModelPlan:
+    return ModelPlan(
+        settings=model,
+        pool=pool.name,
+        actor_memory_bytes=actor_memory_bytes(model),
+        replicas_per_pod=replicas_per_pod(model, pod_shape(pool.instance, members)),
+        fetch_s=fetch_seconds(model, pool.instance),
+    )
 
 
 def _cost(settings: StackSettings, pools: list[PoolPlan]) -> Cost:
     fixed = 0.0
     if settings.cluster.existing_name is None:
-        system = SYSTEM_INSTANCES[settings.cluster.system_instance_type]
-        fixed = CONTROL_PLANE_USD_PER_HOUR + settings.cluster.system_nodes * system.usd_per_hour
+        system = SYSTEM_INSTANCES[settings.cluster.system_instance_type or DEFAULT_SYSTEM_INSTANCE_TYPE]
+        nodes = settings.cluster.system_nodes or DEFAULT_SYSTEM_NODES
+        fixed = CONTROL_PLANE_USD_PER_HOUR + nodes * system.usd_per_hour
     return Cost(
         min_usd_per_hour=_total(fixed, [pool.usd_per_hour_min for pool in pools]),
         max_usd_per_hour=_total(fixed, [pool.usd_per_hour_max for pool in pools]),

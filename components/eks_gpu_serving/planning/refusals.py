@@ -3,10 +3,10 @@
 import math
 from collections.abc import Sequence
 
-from eks_gpu_serving.planning.instances import InstanceType
-from eks_gpu_serving.planning.models import gpus_taken
+from eks_gpu_serving.planning.instances import InstanceType, instance_types
+from eks_gpu_serving.planning.models import is_download
 from eks_gpu_serving.planning.shapes import PodShape
-from eks_gpu_serving.settings import NodeGroupSettings, Upgrade
+from eks_gpu_serving.settings import NodeGroupSettings
 from ray_model_serving.contract.memory import (
     CUDA_CONTEXT_BYTES,
     GIB,
@@ -24,10 +24,9 @@ CACHE_DISK_FRACTION = 0.6
 SNAPSHOTS_KEPT = 2
 
 
-def check_gpus(
-    group: NodeGroupSettings, instance: InstanceType, models: Sequence[ModelSettings], path: str, problems: Problems
-) -> None:
-    """Replicas against the GPUs of one node and of the whole pool."""
+def check_gpus(instance: InstanceType, models: Sequence[ModelSettings], path: str, problems: Problems) -> bool:
+    """Each replica against the GPUs of one node, and the sizes of a pool against each other. Whether all is well."""
+    before = len(problems.found)
     for model in models:
         if model.num_gpus > instance.gpu_count:
             problems.add(
@@ -35,15 +34,16 @@ def check_gpus(
                 f"a replica of {model.name!r} needs {model.num_gpus:g} GPUs, {instance.name} has {instance.gpu_count}; "
                 "choose a larger instance type",
             )
-    pool_gpus = group.max_nodes * instance.gpu_count
-    asked = sum(gpus_taken(model, model.max_replicas) for model in models)
-    if asked > pool_gpus + 1e-9:
-        detail = ", ".join(f"{m.name} {m.max_replicas} x {m.num_gpus:g}" for m in models if m.num_gpus)
+    on_gpus = [model for model in models if model.device is Device.CUDA]
+    if len({model.num_gpus for model in on_gpus}) > 1:
+        sizes = ", ".join(f"{model.name} {model.num_gpus:g}" for model in on_gpus)
         problems.add(
             path,
-            f"max_replicas asks for {asked:g} GPUs ({detail}), {group.max_nodes} x {instance.name} have {pool_gpus}; "
-            "raise max_nodes or lower max_replicas",
+            f"its models have different num_gpus ({sizes}): small replicas on every GPU leave no place for a large one "
+            "although enough is free in sum, and Ray moves none of them; write the same num_gpus or give each size a "
+            "pool of its own",
         )
+    return len(problems.found) == before
 
 
 def check_devices(instance: InstanceType, models: Sequence[ModelSettings], path: str, problems: Problems) -> None:
@@ -103,40 +103,62 @@ def check_pod(
         )
 
 
-def check_upgrade(
-    group: NodeGroupSettings, shape: PodShape, max_pods: int, upgrade: Upgrade, path: str, problems: Problems
+def check_room(
+    group: NodeGroupSettings,
+    models: Sequence[ModelSettings],
+    shape: PodShape,
+    max_pods: int,
+    clusters: int,
+    path: str,
+    problems: Problems,
 ) -> None:
-    """A second cluster against the room of the pool."""
+    """The pods of the most replicas, and of the second cluster of an upgrade, against the nodes of the pool."""
     room = group.max_nodes * shape.pods_per_node
-    if upgrade is Upgrade.NEW_CLUSTER and max_pods <= room < 2 * max_pods:
-        problems.add(
-            f"{path}.max_nodes",
-            f"got {group.max_nodes} with room for {room} worker pods, an upgrade runs two clusters of {max_pods}; "
-            f"write max_nodes {math.ceil(2 * max_pods / shape.pods_per_node)} or ray.upgrade none",
-        )
+    needed = clusters * max_pods
+    if needed <= room:
+        return
+    pods = f"{max_pods} worker pod{'s' if max_pods > 1 else ''} of {shape.gpus_per_pod} GPU"
+    detail = ", ".join(f"{m.name} {m.max_replicas} x {m.num_gpus:g} GPU" for m in models)
+    upgrade = f", an upgrade runs two clusters and needs {needed}" if clusters > 1 else ""
+    otherwise = ", lower max_replicas or write ray.upgrade none" if clusters > 1 else " or lower max_replicas"
+    problems.add(
+        f"{path}.max_nodes",
+        f"max_replicas asks for {pods} ({detail}){upgrade}; {group.max_nodes} x {group.instance_type} hold {room}; "
+        f"write max_nodes {math.ceil(needed / shape.pods_per_node)}{otherwise}",
+    )
 
 
-def cache_budget(
-    group: NodeGroupSettings, disk_bytes: int, models: Sequence[ModelSettings], path: str, problems: Problems
-) -> int:
-    """The byte budget of the node cache, checked against the disk and against what the models need."""
-    most = math.floor(disk_bytes * CACHE_DISK_FRACTION)
-    budget = most if group.cache_budget_gib is None else math.floor(group.cache_budget_gib * GIB)
-    weights = [model.weights_bytes for model in models if model.uri.startswith("s3://")]
-    needed = SNAPSHOTS_KEPT * sum(weights) + max(weights, default=0)
-    if budget > most:
+def cache_budget(group: NodeGroupSettings, disk_bytes: int) -> int:
+    """The bytes that the node cache may hold on a node of this pool."""
+    return most_cache(disk_bytes) if group.cache_budget_gib is None else math.floor(group.cache_budget_gib * GIB)
+
+
+def most_cache(disk_bytes: int) -> int:
+    """The most that a cache budget may be."""
+    return math.floor(disk_bytes * CACHE_DISK_FRACTION)
+
+
+def check_cache(
+    group: NodeGroupSettings, budget_bytes: int, models: Sequence[ModelSettings], path: str, problems: Problems
+) -> None:
+    """The pool's own budget against its disk, and what its models need against the budget of the whole application."""
+    disk_bytes = instance_types()[group.instance_type].disk_bytes
+    most, own = most_cache(disk_bytes), cache_budget(group, disk_bytes)
+    if own > most:
         problems.add(
             f"{path}.cache_budget_gib",
             f"got {group.cache_budget_gib:g}, at most {_gib(most)} GiB: {CACHE_DISK_FRACTION:.0%} of the "
             f"{_gib(disk_bytes)} GiB disk, which kubelet and containerd share",
         )
-    if needed > budget:
+    weights = [model.weights_bytes for model in models if is_download(model)]
+    needed = SNAPSHOTS_KEPT * sum(weights) + max(weights, default=0)
+    if needed > budget_bytes:
+        least = "" if own == budget_bytes else ", the least of all pools: the application has one budget"
         problems.add(
             f"{path}.cache_budget_gib",
             f"the models need {_gib(needed)} GiB ({SNAPSHOTS_KEPT} snapshots of each and one being fetched), the cache "
-            f"may hold {_gib(budget)} GiB",
+            f"may hold {_gib(budget_bytes)} GiB{least}",
         )
-    return budget
 
 
 def _gib(size_bytes: float) -> str:

@@ -5,7 +5,9 @@ from collections.abc import Sequence
 
 from eks_gpu_serving.planning.capacity import ModelPlan, Timeouts
 from eks_gpu_serving.planning.instances import InstanceType
+from eks_gpu_serving.planning.models import is_download
 from ray_model_serving.contract.deployments import DRAIN_MARGIN_S
+from ray_model_serving.contract.settings import ModelSettings
 
 # One run on g6e.2xlarge, published by awslabs/data-on-eks (ray-batch-inference.md): node claim to ready 53 s, GPU
 # registered 36 s, 11.6 GB image pulled 121 s, container started 53 s.
@@ -21,10 +23,12 @@ _DEADLINE_FACTOR = 5
 _DEADLINE_FLOOR_S = 300
 
 
-def fetch_seconds(size_bytes: int, instance: InstanceType) -> float:
-    """Seconds to download once to a node, at its network baseline."""
+def fetch_seconds(model: ModelSettings, instance: InstanceType) -> float:
+    """Seconds to download a model once to a node, at its network baseline; 0 for one that is no download."""
+    if not is_download(model):
+        return 0.0
     network_bytes_per_s = instance.network_baseline_mbps * 1e6 / 8
-    return size_bytes / min(network_bytes_per_s, _MAX_CONNECTIONS * _S3_CONNECTION_BYTES_PER_S)
+    return model.weights_bytes / min(network_bytes_per_s, _MAX_CONNECTIONS * _S3_CONNECTION_BYTES_PER_S)
 
 
 def connections_for(instance: InstanceType) -> int:

@@ -8,15 +8,12 @@ from eks_gpu_serving.ray_service.containers import resources, serving_user
 from eks_gpu_serving.ray_service.names import labels
 from eks_gpu_serving.ray_service.pods import head_template, worker_template
 from eks_gpu_serving.settings import StackSettings, Upgrade
-from ray_model_serving.contract.memory import MIB, PodMemory, split_pod
+from ray_model_serving.contract.memory import PodMemory, split_pod
 
 API_VERSION = "ray.io/v1"
 KIND = "RayService"
 
 _UPGRADES = {Upgrade.NEW_CLUSTER: "NewCluster", Upgrade.NONE: "None"}
-# KubeRay's default CPU and twice its memory: an autoscaler that is killed stops scaling without a word.
-_AUTOSCALER_CPU = "500m"
-_AUTOSCALER_MEMORY_BYTES = 1024 * MIB
 
 
 def ray_service(settings: StackSettings, plan: CapacityPlan, serve_config: object) -> dict[str, Any]:
@@ -66,7 +63,7 @@ def _cluster(settings: StackSettings, plan: CapacityPlan) -> dict[str, Any]:
             # Written down: left out, the version follows Ray's and KubeRay's defaults, which differ.
             "version": "v2",
             "imagePullPolicy": "IfNotPresent",
-            "resources": resources(_AUTOSCALER_CPU, _AUTOSCALER_MEMORY_BYTES),
+            "resources": resources(f"{plan.head.autoscaler_cpu_m}m", plan.head.autoscaler_memory_bytes),
             "securityContext": serving_user(),
         },
         "headGroupSpec": _head(settings, plan),

@@ -3,16 +3,19 @@
 Takes what GpuServingStack takes, since every size in the manifest comes from the plan of the whole stack.
 """
 
+from collections.abc import Awaitable
 from dataclasses import dataclass
 
 import pulumi
 import pulumi_kubernetes as kubernetes
 
+from eks_gpu_serving.args import input_error
 from eks_gpu_serving.planning.plan import plan
 from eks_gpu_serving.ray_service import manifest, objects
 from eks_gpu_serving.ray_service.serve_config import serve_config
 from eks_gpu_serving.stack_args import GpuServingStackArgs, as_mapping, problems_as_properties, stack_settings
 from eks_gpu_serving.tokens import token
+from ray_model_serving.contract.problems import show
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +49,10 @@ class RayModelService(pulumi.ComponentResource):
     def __init__(self, name: str, args: RayModelServiceArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__(token("RayModelService"), name, None, opts)
         component = f"RayModelService {name!r}"
-        given = as_mapping(args)
+        given = as_mapping(args, component)
         role_arn: pulumi.Input[str] | None = given.pop("model_role_arn", None)
+        if not isinstance(role_arn, pulumi.Output | Awaitable | None) and not str(role_arn).startswith("arn:"):
+            raise input_error(component, [("model_role_arn", f"got {show(role_arn)}, must be the ARN of a role")])
         settings = stack_settings(given, component)
         with problems_as_properties(component):
             capacity = plan(settings)

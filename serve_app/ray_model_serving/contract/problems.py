@@ -1,10 +1,13 @@
 """All problems of an input at once, each with what was given, the rule and what to do."""
 
 import difflib
+import reprlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ray_model_serving.contract.errors import ModelServingError
+
+_SHOWN_CHARACTERS = 80
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +56,11 @@ class Problems:
     def add(self, path: str, message: str) -> None:
         self._found.append(Problem(path=path, message=message))
 
+    @property
+    def source(self) -> str:
+        """What is being read, such as the name of a file."""
+        return self._source
+
     def __bool__(self) -> bool:
         return bool(self._found)
 
@@ -69,5 +77,27 @@ class Problems:
 def nearest(given: str, valid: Iterable[str]) -> str:
     """A ``did you mean`` tail for an unknown name, or the valid names where nothing is near."""
     names = sorted(valid)
-    close = difflib.get_close_matches(given, names, n=1, cutoff=0.6)
-    return f"did you mean {close[0]!r}?" if close else f"valid: {', '.join(names)}"
+    return close_to(given, names) or f"valid: {', '.join(names)}"
+
+
+def close_to(given: str, valid: Iterable[str]) -> str:
+    """A ``did you mean`` tail, or nothing where nothing is near."""
+    close = difflib.get_close_matches(given[:_SHOWN_CHARACTERS], sorted(valid), n=1, cutoff=0.6)
+    return f"did you mean {close[0]!r}?" if close else ""
+
+
+def show(value: object) -> str:
+    """A given value in the text of an error: bounded, however large or deep it is."""
+    if isinstance(value, str):
+        text = repr(value[: _SHOWN_CHARACTERS + 1])
+    else:
+        try:
+            text = _SHORT.repr(value)
+        except ValueError:
+            text = "a number of thousands of digits"  # Python writes no integer of more than 4300
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[: _SHOWN_CHARACTERS - 3]}..."
+
+
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel = 2
+_SHORT.maxstring = _SHORT.maxother = _SHOWN_CHARACTERS

@@ -1,21 +1,28 @@
 """Reads a mapping into frozen dataclasses and reports every problem, with key, value, rule and valid range.
 
 Used for the Serve application's arguments and for stack files, so that both are equally strict. A field's rules stand
-beside it, in :func:`setting`.
+beside it, in :func:`setting`; rules over several fields in a method ``check``.
 """
 
 import dataclasses
-import re
+import datetime
+import math
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import MISSING
 from enum import Enum
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
-from ray_model_serving.contract.problems import Problems, nearest
+from ray_model_serving.contract.problems import Problems, close_to, nearest, show
+from ray_model_serving.contract.rules import Rule
 
 T = TypeVar("T")
+
+_BAD = object()
+_WANTED = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
+_QUOTE = "quote it, YAML reads it as a number, a boolean or a date"
 
 
 @typing.runtime_checkable
@@ -23,41 +30,9 @@ class _Checked(typing.Protocol):
     def check(self, path: str, problems: Problems) -> None: ...
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Rule:
-    """What a value must satisfy beyond its type; ``reason`` completes the sentence of the error."""
-
-    minimum: float | None = None
-    maximum: float | None = None
-    above: float | None = None
-    pattern: str | None = None
-    reason: str = ""
-    min_items: int = 0
-    check: Callable[[str], str | None] | None = None
-    """For text: returns what is wrong with it, or None."""
-
-    def broken_by(self, value: object) -> str | None:
-        """The rule in words if ``value`` breaks it."""
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            too_low = self.minimum is not None and value < self.minimum
-            too_high = self.maximum is not None and value > self.maximum
-            not_above = self.above is not None and value <= self.above
-            if too_low or too_high or not_above:
-                return self._range()
-        if isinstance(value, str) and self.pattern and not re.fullmatch(self.pattern, value):
-            return f"must match {self.pattern}"
-        if isinstance(value, str) and self.check:
-            return self.check(value)
-        if isinstance(value, tuple) and len(typing.cast("tuple[object, ...]", value)) < self.min_items:
-            return f"needs at least {self.min_items} item{'s' if self.min_items != 1 else ''}"
-        return None
-
-    def _range(self) -> str:
-        low = f"above {self.above:g}" if self.above is not None else ""
-        if self.minimum is not None:
-            low = f"at least {self.minimum:g}"
-        high = f"at most {self.maximum:g}" if self.maximum is not None else ""
-        return "must be " + " and ".join(part for part in (low, high) if part)
+class UnreadableError(Exception):
+    """A rule asked for a field that is not well formed. That is reported already, so the rule is left out: write
+    ``with suppress(UnreadableError)`` around each rule of a ``check`` that has several."""
 
 
 def setting(default: Any = MISSING, *, doc: str, **rule: Any) -> Any:
@@ -72,37 +47,22 @@ def read(cls: type[T], given: object, path: str, problems: Problems) -> T | None
     """Build ``cls`` from a mapping. Problems go to ``problems``; None where any was found in this part.
 
     A class may carry ``RENAMED``, a mapping from names that people bring from elsewhere to what to write instead, and a
-    method ``check(path, problems)`` for rules that span several fields; it runs once its own fields are well formed,
-    whatever is wrong elsewhere.
+    method ``check(path, problems)`` for rules that span several fields. It runs over what is well formed, whatever is
+    wrong elsewhere: a field that is not raises :class:`UnreadableError` when it is asked for.
     """
-    if not isinstance(given, Mapping):
-        problems.add(path, f"got {_show(given)}, must be a mapping")
-        return None
-    mapping = typing.cast("Mapping[object, object]", given)
-    fields = {field.name: field for field in dataclasses.fields(typing.cast(Any, cls))}
-    hints = typing.get_type_hints(cls)
     before = len(problems.found)
-    _report_unknown(cls, mapping, fields, path, problems)
-    values: dict[str, object] = {}
-    for name, field in fields.items():
-        where = f"{path}.{name}" if path else name
-        if name not in mapping:
-            if field.default is MISSING and field.default_factory is MISSING:
-                problems.add(where, f"is required: {field.metadata['doc']}")
-            continue
-        value = _convert(hints[name], mapping[name], where, problems)
-        rule: Rule = field.metadata["rule"]
-        broken = rule.broken_by(value)
-        if broken:
-            tail = f" ({rule.reason})" if rule.reason else ""
-            problems.add(where, f"got {_show(mapping[name])}, {broken}{tail}")
-        values[name] = value
-    if len(problems.found) > before:
-        return None
-    instance = cls(**values)
-    if isinstance(instance, _Checked):
-        instance.check(path, problems)
-    return instance
+    instance = _read(cls, given, path, problems)
+    return instance if len(problems.found) == before else None
+
+
+def at(path: str, name: object) -> str:
+    """The path of a part."""
+    return f"{path}.{name}" if path else str(name)
+
+
+def readable(items: Sequence[object], name: str) -> list[Any]:
+    """A field of each item, as far as it is well formed."""
+    return [getattr(item, name) for item in items if name not in getattr(item, "_unreadable", ())]
 
 
 def to_mapping(value: object) -> Any:
@@ -119,6 +79,66 @@ def to_mapping(value: object) -> Any:
     return value
 
 
+def _read(cls: type[T], given: object, path: str, problems: Problems) -> T:
+    """The instance, or a draft of it where fields are missing or wrong."""
+    mapping: Mapping[object, object] = {}
+    fields = {field.name: field for field in dataclasses.fields(typing.cast(Any, cls))}
+    hints = typing.get_type_hints(cls)
+    if not isinstance(given, Mapping):
+        problems.add(path or problems.source, f"got {show(given)}, must be a mapping")
+        return _draft(cls, {}, fields)
+    mapping = typing.cast("Mapping[object, object]", given)
+    _report_unknown(cls, mapping, fields, path, problems)
+    values: dict[str, object] = {}
+    unreadable: list[str] = []
+    for name, field in fields.items():
+        where = at(path, name)
+        if name not in mapping:
+            if field.default is MISSING and field.default_factory is MISSING:
+                problems.add(where, f"is required: {field.metadata['doc']}")
+                unreadable.append(name)
+            continue
+        value = _convert(hints[name], mapping[name], where, problems)
+        if value is _BAD or _breaks(field.metadata["rule"], value, mapping[name], where, problems):
+            unreadable.append(name)
+        else:
+            values[name] = value
+    instance = _draft(cls, values, unreadable) if unreadable else cls(**values)
+    if isinstance(instance, _Checked):
+        with suppress(UnreadableError):
+            instance.check(path, problems)
+    return instance
+
+
+def _draft(cls: type[T], values: Mapping[str, object], unreadable: Iterable[str]) -> T:
+    """An instance for rules to look at: what could not be read raises, and what was left out has its default."""
+    names = frozenset(unreadable)
+    body: dict[str, Any] = dict.fromkeys(names, property(_refuse))
+    draft = object.__new__(type(cls.__name__, (cls,), {**body, "_unreadable": names}))
+    for field in dataclasses.fields(typing.cast(Any, cls)):
+        if field.name in names:
+            continue
+        value = values.get(field.name, field.default)
+        if value is MISSING:
+            value = typing.cast("Callable[[], object]", field.default_factory)()
+        object.__setattr__(draft, field.name, value)
+    return typing.cast(T, draft)
+
+
+def _refuse(_: object) -> NoReturn:
+    raise UnreadableError
+
+
+def _breaks(rule: Rule, value: object, given: object, path: str, problems: Problems) -> bool:
+    broken = rule.broken_by(value)
+    for item, reason in broken:
+        at_item = "" if item is None else f"[{item}]"
+        shown = given if item is None else typing.cast("Sequence[object]", given)[item]
+        tail = f" ({rule.reason})" if rule.reason else ""
+        problems.add(f"{path}{at_item}", f"got {show(shown)}, {reason}{tail}")
+    return bool(broken)
+
+
 def _report_unknown(
     cls: type, mapping: Mapping[object, object], fields: Mapping[str, object], path: str, problems: Problems
 ) -> None:
@@ -126,10 +146,9 @@ def _report_unknown(
     for key in mapping:
         if key in fields:
             continue
-        name = str(key)
-        where = f"{path}.{name}" if path else name
+        name = key if isinstance(key, str) else show(key)
         advice = renamed.get(name) or nearest(name, fields)
-        problems.add(where, f"unknown key; {advice}")
+        problems.add(at(path, name), f"unknown key; {advice}")
 
 
 def _convert(hint: Any, value: object, path: str, problems: Problems) -> Any:
@@ -144,55 +163,65 @@ def _convert(hint: Any, value: object, path: str, problems: Problems) -> Any:
     if origin is not None and issubclass(origin, Mapping):
         return _convert_text_mapping(value, path, problems)
     if dataclasses.is_dataclass(hint):
-        return read(typing.cast("type[object]", hint), value, path, problems)
+        return _read(typing.cast("type[object]", hint), value, path, problems)
     if issubclass(hint, Enum):
         return _convert_enum(hint, value, path, problems)
     return _convert_scalar(hint, value, path, problems)
 
 
-def _convert_items(hint: Any, value: object, path: str, problems: Problems) -> tuple[object, ...]:
+def _convert_items(hint: Any, value: object, path: str, problems: Problems) -> Any:
     if not isinstance(value, Sequence) or isinstance(value, str | bytes):
-        problems.add(path, f"got {_show(value)}, must be a list")
-        return ()
+        problems.add(path, f"got {show(value)}, must be a list")
+        return _BAD
     items = typing.cast("Sequence[object]", value)
-    return tuple(_convert(hint, item, f"{path}[{index}]", problems) for index, item in enumerate(items))
+    converted = tuple(_convert(hint, item, f"{path}[{index}]", problems) for index, item in enumerate(items))
+    return _BAD if any(item is _BAD for item in converted) else converted
 
 
-def _convert_text_mapping(value: object, path: str, problems: Problems) -> dict[str, str]:
+def _convert_text_mapping(value: object, path: str, problems: Problems) -> Any:
     if not isinstance(value, Mapping):
-        problems.add(path, f"got {_show(value)}, must be a mapping of text to text")
-        return {}
+        problems.add(path, f"got {show(value)}, must be a mapping of text to text")
+        return _BAD
     found: dict[str, str] = {}
-    for key, item in typing.cast("Mapping[object, object]", value).items():
-        if isinstance(key, str) and isinstance(item, str):
-            found[key] = item
+    items = typing.cast("Mapping[object, object]", value).items()
+    for key, item in items:
+        if not isinstance(key, str):
+            problems.add(path, f"got the key {show(key)}, must be text ({_QUOTE})")
+        elif not isinstance(item, str):
+            problems.add(at(path, key), f"got {show(item)}, must be text ({_QUOTE})")
         else:
-            problems.add(f"{path}.{key}", f"got {_show(item)}, must be text (quote numbers and booleans)")
-    return found
+            found[key] = item
+    return found if len(found) == len(items) else _BAD
 
 
-def _convert_enum(hint: type[Enum], value: object, path: str, problems: Problems) -> Enum | None:
+def _convert_enum(hint: type[Enum], value: object, path: str, problems: Problems) -> Any:
     valid = [str(member.value) for member in hint]
     if isinstance(value, str) and value in valid:
         return hint(value)
-    advice = nearest(value, valid) if isinstance(value, str) else f"valid: {', '.join(valid)}"
-    problems.add(path, f"got {_show(value)}, must be one of {', '.join(valid)}; {advice}")
-    return None
+    close = close_to(value, valid) if isinstance(value, str) else ""
+    problems.add(path, f"got {show(value)}, must be one of {', '.join(valid)}" + (f"; {close}" if close else ""))
+    return _BAD
 
 
 def _convert_scalar(hint: type, value: object, path: str, problems: Problems) -> object:
     if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
+        return _finite(value, path, problems)
     if hint is int and isinstance(value, float) and value.is_integer():
         # Components hosted for other languages get every number as a float (Pulumi's wire format).
         return int(value)
     if isinstance(value, hint) and not (isinstance(value, bool) and hint is not bool):
         return value
-    names = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
-    problems.add(path, f"got {_show(value)}, must be {names[hint]}")
-    return None
+    quoting = hint is str and isinstance(value, int | float | datetime.date)
+    problems.add(path, f"got {show(value)}, must be {_WANTED[hint]}" + (f" ({_QUOTE})" if quoting else ""))
+    return _BAD
 
 
-def _show(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
+def _finite(value: float, path: str, problems: Problems) -> object:
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if math.isfinite(number):
+        return number
+    problems.add(path, f"got {show(value)}, must be a finite number")
+    return _BAD

@@ -4,16 +4,22 @@ Times are seconds (``_s``), sizes bytes (``_bytes``). Unknown keys, wrong types 
 at once.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar
 
 from ray_model_serving.contract.problems import Problems
-from ray_model_serving.contract.reading import read, setting, to_mapping
-from ray_model_serving.contract.uris import BadUriError, parse_model_uri
+from ray_model_serving.contract.reading import UnreadableError, at, read, readable, setting, to_mapping
+from ray_model_serving.contract.rules import pattern_problem, route_problem
+from ray_model_serving.contract.uris import uri_problem
 
 NAME_PATTERN = r"[a-z]([a-z0-9-]{0,30}[a-z0-9])?"
+# Above what any machine has; it keeps a size with too many digits out of every later computation.
+MAX_BYTES = 2**50
+# Ray counts resources in whole ten-thousandths and cuts off what is finer (FixedPoint, Ray 2.60).
+RAY_STEPS_PER_UNIT = 10_000
 DEFAULT_EXCLUDE = ("*.bin", "*.pt", "*.pth", "*.onnx", "*.h5", "*.msgpack", "*.ot", "*.md", ".git*")
 
 
@@ -46,15 +52,6 @@ class CacheMedium(str, Enum):
     INSTANCE_STORE = "instance_store"
     EBS = "ebs"
     DIRECTORY = "directory"
-
-
-def uri_problem(text: str) -> str | None:
-    """What is wrong with a model URI, or None."""
-    try:
-        parse_model_uri(text)
-    except BadUriError as error:
-        return f"{error.rule}; {error.hint}"
-    return None
 
 
 # Names that Ray Serve had or has elsewhere; left alone they would be ignored without a word (Ray 2.60's schemas).
@@ -115,6 +112,15 @@ class Autoscaling:
         600.0, doc="how long a surplus lasts before replicas go", minimum=60, maximum=86_400
     )
 
+    def check(self, path: str, problems: Problems) -> None:
+        """Report periods that contradict each other."""
+        if not self.look_back_period_s <= self.upscale_delay_s < self.downscale_delay_s:
+            problems.add(
+                path,
+                f"look_back_period_s {self.look_back_period_s:g} <= upscale_delay_s {self.upscale_delay_s:g} < "
+                f"downscale_delay_s {self.downscale_delay_s:g} does not hold; replicas would come and go in circles",
+            )
+
 
 @dataclass(frozen=True, kw_only=True)
 class ModelDescription:
@@ -123,7 +129,7 @@ class ModelDescription:
     RENAMED: ClassVar[Mapping[str, str]] = RAY_NAMES
 
     name: str = setting(doc="unique name; also the deployment's", pattern=NAME_PATTERN)
-    route: str = setting(doc="path prefix of its requests, such as /embed", pattern=r"/[A-Za-z0-9/_.-]*")
+    route: str = setting(doc="path prefix of its requests, such as /embed", check=route_problem)
     model_class: str = setting(
         doc="import path of the model class, module:Class", pattern=r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"
     )
@@ -131,12 +137,18 @@ class ModelDescription:
     snapshot_id: str | None = setting(
         None, doc="pins the content; `ray-model inspect` prints it", pattern=r"[0-9a-f]{32}"
     )
-    include: tuple[str, ...] = setting(("*",), doc="file patterns to fetch", min_items=1)
-    exclude: tuple[str, ...] = setting(DEFAULT_EXCLUDE, doc="file patterns to leave out")
+    include: tuple[str, ...] = setting(("*",), doc="file patterns to fetch", min_items=1, check=pattern_problem)
+    exclude: tuple[str, ...] = setting(DEFAULT_EXCLUDE, doc="file patterns to leave out", check=pattern_problem)
     dtype: Dtype = setting(Dtype.AUTO, doc="type of the weights on the device")
     device: Device = setting(Device.CUDA, doc="where the weights live")
-    num_cpus: float = setting(1.0, doc="CPUs of one replica", above=0, maximum=512)
-    num_gpus: float = setting(0.0, doc="GPUs of one replica; a fraction shares one GPU", minimum=0, maximum=16)
+    num_cpus: float = setting(1.0, doc="CPUs of one replica", above=0, maximum=512, steps_per_unit=RAY_STEPS_PER_UNIT)
+    num_gpus: float = setting(
+        0.0,
+        doc="GPUs of one replica; a fraction shares one GPU",
+        minimum=0,
+        maximum=16,
+        steps_per_unit=RAY_STEPS_PER_UNIT,
+    )
     min_replicas: int = setting(1, doc="replicas at rest", minimum=0, maximum=1000)
     max_replicas: int = setting(1, doc="most replicas", minimum=1, maximum=1000)
     limits: Limits = setting(Limits, doc="bounds of one replica")
@@ -144,11 +156,14 @@ class ModelDescription:
 
     def check(self, path: str, problems: Problems) -> None:
         """Report what spans several fields."""
-        if self.min_replicas > self.max_replicas:
-            text = f"got {self.min_replicas}, must be at most max_replicas {self.max_replicas}"
-            problems.add(f"{path}.min_replicas", text)
-        _check_device(self.device, self.num_gpus, path, problems)
-        _check_autoscaling(self.autoscaling, self.limits, path, problems)
+        with suppress(UnreadableError):
+            if self.min_replicas > self.max_replicas:
+                text = f"got {self.min_replicas}, must be at most max_replicas {self.max_replicas}"
+                problems.add(at(path, "min_replicas"), text)
+        with suppress(UnreadableError):
+            _check_device(self.device, self.num_gpus, path, problems)
+        with suppress(UnreadableError):
+            _check_target(self.autoscaling, self.limits, path, problems)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,10 +171,10 @@ class ModelSettings(ModelDescription):
     """One model of an application; every size is known."""
 
     load_mode: LoadMode = setting(LoadMode.BACKGROUND, doc="when the model is loaded")
-    weights_bytes: int = setting(doc="bytes of the model's files", minimum=1)
-    host_peak_bytes: int = setting(doc="anonymous host memory at the peak of a load", minimum=0)
-    gpu_bytes: int = setting(0, doc="device memory of weights and activations; 0 on cpu", minimum=0)
-    request_bytes: int = setting(16 * 1024**2, doc="host memory of one ongoing request", minimum=0)
+    weights_bytes: int = setting(doc="bytes of the model's files", minimum=1, maximum=MAX_BYTES)
+    host_peak_bytes: int = setting(doc="anonymous host memory at the peak of a load", minimum=0, maximum=MAX_BYTES)
+    gpu_bytes: int = setting(0, doc="device memory of weights and activations; 0 on cpu", minimum=0, maximum=MAX_BYTES)
+    request_bytes: int = setting(16 * 1024**2, doc="host memory of one ongoing request", minimum=0, maximum=MAX_BYTES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,7 +183,7 @@ class ServingSettings:
 
     models: tuple[ModelSettings, ...] = setting(doc="the models of the application", min_items=1)
     cache_root: str = setting(doc="absolute path of the node cache in the container", pattern=r"/.+")
-    cache_budget_bytes: int = setting(doc="most bytes that the cache may hold on a node", minimum=1)
+    cache_budget_bytes: int = setting(doc="most bytes that the cache may hold on a node", minimum=1, maximum=MAX_BYTES)
     cache_medium: CacheMedium = setting(CacheMedium.INSTANCE_STORE, doc="what the cache lies on")
     baked_root: str | None = setting(None, doc="a read-only cache in the image, looked up first", pattern=r"/.+")
     loads_at_once_per_node: int = setting(1, doc="loads to a device at once on a node", minimum=1, maximum=64)
@@ -186,39 +201,34 @@ class ServingSettings:
         return settings
 
     def check(self, path: str, problems: Problems) -> None:
-        check_unique([model.name for model in self.models], f"{path}models", "name", problems)
-        check_unique([model.route for model in self.models], f"{path}models", "route", problems)
+        check_unique(self.models, at(path, "models"), "name", problems)
+        check_unique(self.models, at(path, "models"), "route", problems)
 
     def to_mapping(self) -> dict[str, object]:
         """The form that goes into the Serve application's ``args``."""
         return to_mapping(self)
 
 
-def check_unique(values: list[str], path: str, key: str, problems: Problems) -> None:
-    """Report values that occur twice."""
+def check_unique(items: Sequence[object], path: str, key: str, problems: Problems) -> None:
+    """Report values of ``key`` that several items have."""
+    values = readable(items, key)
     for value in sorted({value for value in values if values.count(value) > 1}):
         problems.add(path, f"{key} {value!r} is used {values.count(value)} times, each {key} is unique")
 
 
 def _check_device(device: Device, num_gpus: float, path: str, problems: Problems) -> None:
     if device is Device.CUDA and num_gpus == 0:
-        problems.add(f"{path}.num_gpus", "got 0, a model on device cuda needs a GPU or a fraction of one")
+        problems.add(at(path, "num_gpus"), "got 0, a model on device cuda needs a GPU or a fraction of one")
     if device is Device.CPU and num_gpus:
-        problems.add(f"{path}.num_gpus", f"got {num_gpus:g}, a model on device cpu asks for no GPU")
+        problems.add(at(path, "num_gpus"), f"got {num_gpus:g}, a model on device cpu asks for no GPU")
     if num_gpus > 1 and not num_gpus.is_integer():
-        problems.add(f"{path}.num_gpus", f"got {num_gpus:g}, above 1 only whole GPUs are scheduled")
+        problems.add(at(path, "num_gpus"), f"got {num_gpus:g}, above 1 only whole GPUs are scheduled")
 
 
-def _check_autoscaling(scaling: Autoscaling, limits: Limits, path: str, problems: Problems) -> None:
+def _check_target(scaling: Autoscaling, limits: Limits, path: str, problems: Problems) -> None:
     if scaling.target_ongoing_requests > limits.max_ongoing_requests:
         problems.add(
-            f"{path}.autoscaling.target_ongoing_requests",
+            at(path, "autoscaling.target_ongoing_requests"),
             f"got {scaling.target_ongoing_requests:g}, must be at most limits.max_ongoing_requests "
             f"{limits.max_ongoing_requests}",
-        )
-    if not scaling.look_back_period_s <= scaling.upscale_delay_s < scaling.downscale_delay_s:
-        problems.add(
-            f"{path}.autoscaling",
-            f"look_back_period_s {scaling.look_back_period_s:g} <= upscale_delay_s {scaling.upscale_delay_s:g} < "
-            f"downscale_delay_s {scaling.downscale_delay_s:g} does not hold; otherwise replicas come and go in circles",
         )

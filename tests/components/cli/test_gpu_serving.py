@@ -80,7 +80,7 @@ def test_errors_as_json_have_the_contracts_shape(gpu_serving, project) -> None:
     document = json.loads(result.stdout)
     assert set(document["error"]) == {"kind", "message", "permanent", "hint"}
     assert document["error"]["kind"] == "refused"
-    assert document["problems"][0]["path"] == "node_groups[0] (l4)"
+    assert document["problems"][0]["path"] == "node_groups[0] (l4).max_nodes"
 
 
 def test_render_writes_one_file_per_document_and_says_which(gpu_serving, tmp_path) -> None:

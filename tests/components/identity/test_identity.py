@@ -94,12 +94,17 @@ def test_models_on_disk_get_an_identity_without_permissions() -> None:
     assert len(graph.of_type(ROLE)) == 1, "pods still refuse to run under another identity"
 
 
-@pytest.mark.parametrize("name", ["*", "work*er", "system:worker", "", "Worker"])
+@pytest.mark.parametrize("name", ["*", "work*er", "system:worker", "Worker"])
 def test_a_service_account_that_is_no_exact_name_is_refused(name: str) -> None:  # UR-059
     reasons = refused(service_account=name, namespace=name)
 
     assert set(reasons) == {"service_account", "namespace"}
     assert "without wildcards" in reasons["service_account"]
+
+
+@pytest.mark.parametrize("field", ["oidc_issuer", "oidc_provider_arn", "namespace", "service_account"])
+def test_an_identity_of_nobody_is_refused(field: str) -> None:
+    assert "is empty" in refused(**{field: ""})[field]
 
 
 def test_every_refusal_comes_at_once_and_by_property() -> None:

@@ -18,8 +18,10 @@ from eks_gpu_serving.identity_documents import (
 )
 from eks_gpu_serving.refs import PLACEHOLDERS
 from harness.cloud import OIDC_ISSUER, OIDC_PROVIDER_ARN
+from harness.policies import as_list
 from ray_model_serving.contract.uris import BadUriError
 
+READ = ["s3:GetObject", "s3:GetObjectVersion"]
 KEY = "arn:aws:kms:eu-west-1:123456789012:key/0a1b2c3d-0000-0000-0000-000000000000"
 
 
@@ -49,7 +51,7 @@ def iam_matches(pattern: str, value: str) -> bool:
 
 
 def may_read(document: dict[str, Any], arn: str) -> bool:
-    reads = [s for s in document["Statement"] if s["Action"] == "s3:GetObject"]
+    reads = [s for s in document["Statement"] if s["Action"] == READ]
     return any(iam_matches(pattern, arn) for statement in reads for pattern in statement["Resource"])
 
 
@@ -101,10 +103,10 @@ def test_listing_names_the_bucket_and_reading_the_objects() -> None:  # UR-062 (
         {
             "Sid": "ReadModels1",
             "Effect": "Allow",
-            "Action": "s3:GetObject",
+            "Action": READ,
             "Resource": ["arn:aws:s3:::models/llm/v1/*"],
         },
-    ]
+    ], "the store reads a versioned bucket by version, which AWS allows by the second action only"
 
 
 @pytest.mark.parametrize("uri", ["s3://models/llm/v1/", "s3://models/llm/v1"])
@@ -135,8 +137,8 @@ def test_a_key_is_usable_through_s3_only_and_only_where_it_is_given() -> None:  
 def test_nothing_is_written_and_nothing_is_open_to_all() -> None:  # UR-062 (a)
     document = policy("s3://models/a/", "s3://models/b/", "s3://other/c/", keys=(KEY,))
 
-    actions = {statement["Action"] for statement in document["Statement"]}
-    assert actions == {"s3:ListBucket", "s3:GetObject", "kms:Decrypt"}
+    actions = {action for statement in document["Statement"] for action in as_list(statement["Action"])}
+    assert actions == {"s3:ListBucket", *READ, "kms:Decrypt"}
     assert '"*"' not in to_policy_text(document)
 
 

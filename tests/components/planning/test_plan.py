@@ -56,13 +56,14 @@ def test_a_replica_with_more_gpus_than_the_node_is_refused_with_both_numbers(sma
 
 def test_max_replicas_over_the_pools_gpus_is_refused_with_both_numbers(small_stack) -> None:
     text = refusal(small_stack(model={"max_replicas": 5}))
-    assert "max_replicas asks for 5 GPUs" in text
-    assert "1 x g6.xlarge have 1" in text
+    assert "max_nodes: max_replicas asks for 5 worker pods of 1 GPU (embedding 5 x 1 GPU)" in text
+    assert "1 x g6.xlarge hold 1; write max_nodes 5" in text
 
 
 def test_a_fraction_that_wastes_part_of_each_gpu_is_counted_with_the_waste(small_stack) -> None:
     # 0.6 of a GPU: one replica a GPU, so that three replicas need three GPUs and not 1.8.
-    assert "asks for 3 GPUs" in refusal(small_stack(pool={"max_nodes": 2}, model={"num_gpus": 0.6, "max_replicas": 3}))
+    text = refusal(small_stack(pool={"max_nodes": 2}, model={"num_gpus": 0.6, "max_replicas": 3}))
+    assert "asks for 3 worker pods" in text
 
 
 def test_weights_that_do_not_fit_the_gpu_are_refused_with_both_numbers(small_stack) -> None:
@@ -77,7 +78,7 @@ def test_two_replicas_on_one_gpu_each_stay_within_their_fraction(small_stack) ->
 
 def test_an_upgrade_without_room_for_a_second_cluster_is_refused(small_stack) -> None:
     text = refusal(small_stack(ray={"upgrade": "new_cluster"}))
-    assert "an upgrade runs two clusters of 1; write max_nodes 2 or ray.upgrade none" in text
+    assert "an upgrade runs two clusters and needs 2; 1 x g6.xlarge hold 1; write max_nodes 2" in text
 
 
 def test_a_cache_budget_over_the_shared_disk_is_refused_with_both_numbers(small_stack) -> None:

@@ -30,7 +30,6 @@ def rendered(mapping: dict[str, Any], found: Graph) -> dict[str, str]:
     assert stack is not None
     assert cluster is not None
     refs = CloudRefs(
-        account_id="123456789012",
         cluster_name=cluster["cluster_name"],
         cluster_endpoint=cluster["endpoint"],
         cluster_certificate_authority=cluster["certificate_authority"],

@@ -152,14 +152,19 @@ def test_bad_settings_are_refused_all_at_once(small_stack: Any, builder: Callabl
         model={"uri": "http://models/", "min_replicas": 3},
         ray={"image": "registry.example/serving:2.59.0"},
     )
-    assert problems(mapping, builder) == ["node_groups[0].instance_type", "models[0].uri", "ray.image"]
+    assert problems(mapping, builder) == [
+        "node_groups[0].instance_type",
+        "models[0].uri",
+        "models[0].min_replicas",
+        "ray.image",
+    ]
 
 
 def test_a_stack_that_does_not_fit_is_refused_before_anything_is_made(
     small_stack: Any, builder: Callable[..., GpuServingStack]
 ) -> None:
     mapping = small_stack(model={"max_replicas": 4, "host_peak_gib": 64})
-    assert problems(mapping, builder) == ["node_groups[0] (l4)", "node_groups[0] (l4)"]
+    assert problems(mapping, builder) == ["node_groups[0] (l4)", "node_groups[0] (l4).max_nodes"]
 
 
 def as_floats(value: Any) -> Any:

@@ -42,6 +42,7 @@ def test_kinds_are_stable_words_and_each_names_one_error():
 
 def test_only_what_a_retry_can_mend_is_not_permanent():
     assert {error_class.kind for error_class in ERRORS if not error_class.permanent} == {
+        "cache_changed",
         "digest_mismatch",
         "lock_timeout",
         "object_replaced",

@@ -48,8 +48,8 @@ def problem_with(given_settings: dict[str, Any]) -> str:
             "dtype": st.sampled_from([member.value for member in Dtype]),
             "load_mode": st.sampled_from([member.value for member in LoadMode]),
             "snapshot_id": st.from_regex(r"[0-9a-f]{32}", fullmatch=True),
-            "include": st.lists(st.text(min_size=1, max_size=5), min_size=1, max_size=3),
-            "num_cpus": st.floats(0.1, 512),
+            "include": st.lists(st.text("a*?[]/. é", max_size=5).filter(str.strip), min_size=1, max_size=3),
+            "num_cpus": st.integers(1, 5_120_000).map(lambda steps: steps / 10_000),
             "host_peak_bytes": st.integers(0, 2**50),
             "max_replicas": st.integers(1, 1000),
         },
@@ -82,13 +82,45 @@ def test_names_that_ray_serve_ignores_or_refuses_say_what_to_write(name: str):
         ({"device": "cuda", "num_gpus": 1.5}, "only whole GPUs"),
         ({"min_replicas": 3, "max_replicas": 2}, "must be at most max_replicas 2"),
         ({"autoscaling": {"target_ongoing_requests": 9}}, "must be at most limits.max_ongoing_requests 8"),
-        ({"autoscaling": {"look_back_period_s": 60}}, "replicas come and go in circles"),
+        ({"autoscaling": {"look_back_period_s": 60}}, "replicas would come and go in circles"),
+        ({"autoscaling": {"look_back_period_s": 60, "surplus": 1}}, "replicas would come and go in circles"),
+        ({"num_cpus": 0.00005}, "models[0].num_cpus: got 5e-05, must be a multiple of 0.0001"),
+        ({"device": "cuda", "num_gpus": 0.33333}, "models[0].num_gpus: got 0.33333, must be a multiple of 0.0001"),
+        ({"include": ["*.json", ""]}, "models[0].include[1]: got '', must be a file pattern"),
+        ({"exclude": ["a\nb"]}, "models[0].exclude[0]: got 'a\\nb', must be a file pattern"),
+        ({"weights_bytes": 10**400}, "models[0].weights_bytes: got 1"),
         ({"snapshot_id": "v1"}, "must match"),
         ({"model_class": "no-class"}, "must match"),
     ],
 )
 def test_models_that_can_not_work_are_refused(changes: dict[str, Any], problem: str):
     assert problem in problem_with(settings(model(**changes)))
+
+
+@pytest.mark.parametrize(
+    ("route", "problem"),
+    [
+        ("embed", "must start with /"),
+        ("/a b", "must start with / and have letters"),
+        ("/a\n", "must start with / and have letters"),
+        ("//", "no //"),
+        ("/a//b", "no //"),
+        ("/a/", "no / at its end"),
+        ("/-", "must not lie under /-/"),
+        ("/-/healthz", "must not lie under /-/"),
+        ("/a/../b", "no '.' or '..' segment"),
+        ("/.", "no '.' or '..' segment"),
+    ],
+)
+def test_a_route_that_no_request_reaches_is_refused(route: str, problem: str):
+    text = problem_with(settings(model(route=route)))
+    assert "models[0].route: got" in text
+    assert problem in text
+
+
+@pytest.mark.parametrize("route", ["/", "/a", "/a/b", "/v1.0/a-b_c", "/a-/b"])
+def test_a_route_that_a_request_reaches_is_accepted(route: str):
+    assert ServingSettings.from_mapping(settings(model(route=route))).models[0].route == route
 
 
 def test_names_and_routes_are_unique():
@@ -99,7 +131,9 @@ def test_names_and_routes_are_unique():
 
 def test_problems_of_all_parts_come_together():
     text = problem_with(settings(model(uri="x"), model(name="B"), cache_root="relative"))
-    assert "3 problems" in text
+    for part in ("models[0].uri", "models[1].name", "cache_root", "route '/embed' is used 2 times"):
+        assert part in text
+    assert "4 problems" in text
 
 
 def test_the_error_survives_a_process_boundary_and_has_the_json_of_the_commands():

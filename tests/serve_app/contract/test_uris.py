@@ -1,5 +1,6 @@
 """Model URIs."""
 
+import pickle
 from contextlib import suppress
 
 import pytest
@@ -33,7 +34,13 @@ def test_a_file_uri_is_an_absolute_directory():
         ("s3:///llm", "not a bucket name"),
         ("s3://models/../other", "no '..' segment"),
         ("file:///models/../etc", "no '..' segment"),
-        ("s3://models/a\0b", "no NUL"),
+        ("s3://models/a\0b", "do not print"),
+        ("s3://models/a\nb/", "line breaks"),
+        ("s3://models/a\x7f/", "do not print"),
+        ("file:///models/\ud800/", "do not print"),
+        ("file:///", "not the root"),
+        ("file:////", "not the root"),
+        ("a, s3://x", "starts with s3:// or file://"),
     ],
 )
 def test_anything_else_is_refused_with_what_was_given_and_the_rule(text: str, rule: str):
@@ -42,6 +49,7 @@ def test_anything_else_is_refused_with_what_was_given_and_the_rule(text: str, ru
     assert repr(text) in raised.value.message
     assert rule in raised.value.rule
     assert raised.value.kind == "bad_uri"
+    assert pickle.loads(pickle.dumps(raised.value)).rule == raised.value.rule
 
 
 _BUCKETS = st.from_regex(r"[a-z0-9][a-z0-9.-]{1,20}[a-z0-9]", fullmatch=True)
