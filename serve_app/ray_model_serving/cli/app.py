@@ -11,7 +11,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from ray_model_serving.cli import commands
+from ray_model_serving.cli import cache, commands
 from ray_model_serving.cli.convert import convert
 from ray_model_serving.cli.output import guarded
 from ray_model_serving.contract.paths import CACHE_MOUNT_PATH
@@ -26,6 +26,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Models on a node: what one needs, fetch it into the node's cache, load it on trial. Needs no Ray.",
 )
+
+app.add_typer(cache.app)
 
 UriArgument = Annotated[str, typer.Argument(metavar="URI", help="s3://bucket/prefix/ or file:///directory/")]
 OptionalUriArgument = Annotated[str | None, typer.Argument(metavar="[URI]", help="As for inspect; or --list.")]

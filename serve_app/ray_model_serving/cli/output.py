@@ -40,6 +40,10 @@ class SomeFailedError(ModelServingError):
     kind = "some_failed"
 
 
+class NegativeVerdict(Exception):  # noqa: N818 - not an error: the answer is printed, and it is no
+    """The command did what it was asked, and what it found is not well."""
+
+
 def guarded(run: Callable[[], None], as_json: bool, *, permanent_is_bad_input: bool = False) -> None:
     """Run a command and turn its errors into text or JSON and an exit code."""
     try:
@@ -49,6 +53,8 @@ def guarded(run: Callable[[], None], as_json: bool, *, permanent_is_bad_input: b
             InterruptedFetchError("interrupted", hint="run it again; nothing partial is in the cache"), as_json
         )
         raise typer.Exit(EXIT_INTERRUPTED) from interrupt
+    except NegativeVerdict as verdict:
+        raise typer.Exit(EXIT_FAILED) from verdict
     except ModelServingError as error:
         # A list prints its document itself, with every model's outcome and this error in it.
         if not (as_json and isinstance(error, SomeFailedError)):

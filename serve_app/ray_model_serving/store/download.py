@@ -125,12 +125,12 @@ class Download:
             self._by_worker[threading.get_ident()] = running
         try:
             call(lambda: self._read_rest(running), self._deadline)
-        except OSError as error:
-            raise_if_full(error, Path(entry.path), entry.size_bytes)
-            raise self._translate(error, entry.key) from error
         except Stopped:
             raise
         except Exception as error:
+            self._stop.set()  # now, and not when the caller hears of it: this worker would ask for the next part first
+            if isinstance(error, OSError):
+                raise_if_full(error, Path(entry.path), entry.size_bytes)
             raise self._translate(error, entry.key) from error
         return Extent(offset=part.offset, length=part.length, crc=running.crc)
 

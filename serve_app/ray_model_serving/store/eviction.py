@@ -73,7 +73,7 @@ def items_of(layout: CacheLayout) -> list[CacheItem]:
     return sorted(found, key=lambda item: (_ORDER.index(item.kind), item.last_used_s, item.path.name))
 
 
-def plan_eviction(layout: CacheLayout, items: Sequence[CacheItem], *, free_bytes: int, keep: str) -> EvictionPlan:
+def plan_eviction(layout: CacheLayout, items: Sequence[CacheItem], *, free_bytes: int, keep: str = "") -> EvictionPlan:
     """The first items, in order, that free ``free_bytes``; never one in use, nor that whose lock is named ``keep``."""
     chosen: list[CacheItem] = []
     missing_bytes = free_bytes
