@@ -19,6 +19,8 @@ from eks_gpu_serving.ray_service.serve_config import serve_config
 from eks_gpu_serving.refs import CloudRefs
 from eks_gpu_serving.settings import NodeGroupSettings, StackSettings
 
+# Names of the documents of the last render into a folder.
+_RECORD = ".rendered"
 _USER_DATA_SUFFIX = {OperatingSystem.AL2023: "mime", OperatingSystem.BOTTLEROCKET: "toml"}
 
 
@@ -33,11 +35,23 @@ def render_all(settings: StackSettings, plan: CapacityPlan, refs: CloudRefs) -> 
 
 
 def write_documents(documents: Mapping[str, str], out: Path) -> list[Path]:
-    """Write each document below ``out``, which is made if it is missing. Returns the paths, sorted."""
+    """Write each document below ``out``, which is made if it is missing. Returns the paths, sorted.
+
+    What an earlier call wrote there and this one does not is deleted: half of another stack would be taken for this
+    one's. Their names are kept in ``.rendered``; other files are left alone.
+    """
+    record = out / _RECORD
+    earlier = record.read_text(encoding="utf-8").splitlines() if record.is_file() else []
+    root = out.resolve()
+    for name in set(earlier) - set(documents):
+        path = out / name
+        if path.is_file() and path.resolve().is_relative_to(root):
+            path.unlink()
     for name, text in documents.items():
         path = out / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
+    record.write_text("".join(f"{name}\n" for name in sorted(documents)), encoding="utf-8")
     return sorted(out / name for name in documents)
 
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from eks_gpu_serving.settings import StackSettings
-from eks_gpu_serving.stack_files import load_stack, stack_mapping
+from eks_gpu_serving.stack_files import find_project, load_stack, stack_mapping
 from harness import run
 from infra import config
 from ray_model_serving.contract.problems import SettingsError
@@ -37,7 +37,7 @@ def loaded(values: Mapping[str, str]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("stack", STACKS)
 def test_program_and_command_read_the_same_settings(stack: str) -> None:
-    mapping = stack_mapping(CHECKOUT / "infra" / "environments" / f"Pulumi.{stack}.yaml")
+    mapping = stack_mapping(CHECKOUT / "infra" / "environments" / f"Pulumi.{stack}.yaml", find_project(CHECKOUT))
     defaults = {key: entry["default"] for key, entry in PROJECT["config"].items() if "default" in entry}
     assert StackSettings.from_mapping(loaded(as_engine_sends({**defaults, **mapping}))) == load_stack(stack, CHECKOUT)
 

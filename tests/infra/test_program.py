@@ -9,7 +9,7 @@ import pulumi
 import pytest
 import yaml
 
-from eks_gpu_serving.stack_files import load_stack, stack_mapping
+from eks_gpu_serving.stack_files import find_project, load_stack, stack_mapping
 from harness import PREVIEW_MODES, UNKNOWN, Graph, run
 from harness.properties import violations
 
@@ -22,7 +22,7 @@ def configuration(stack: str, **changes: Any) -> dict[str, str]:
     """What the engine sends: the stack file over the defaults of the project file, objects as JSON."""
     project = yaml.safe_load((CHECKOUT / "Pulumi.yaml").read_text(encoding="utf-8"))["config"]
     defaults = {key: entry["default"] for key, entry in project.items() if "default" in entry}
-    given = stack_mapping(CHECKOUT / "infra" / "environments" / f"Pulumi.{stack}.yaml")
+    given = stack_mapping(CHECKOUT / "infra" / "environments" / f"Pulumi.{stack}.yaml", find_project(CHECKOUT))
     values = {**defaults, **given, **changes}
     return {f"eks-gpu-serving:{k}": v if isinstance(v, str) else json.dumps(v) for k, v in values.items()}
 
@@ -73,6 +73,6 @@ def test_bad_keys_end_the_run_with_every_problem_and_the_name_of_the_file() -> N
 
 def test_a_stack_that_does_not_fit_ends_the_run_with_both_numbers() -> None:
     pools = [{"name": "l4", "instance_type": "g6.xlarge", "max_nodes": 1}]
-    models = stack_mapping(CHECKOUT / "infra" / "environments" / "Pulumi.dev.yaml")["models"]
+    models = stack_mapping(CHECKOUT / "infra" / "environments" / "Pulumi.dev.yaml", find_project(CHECKOUT))["models"]
     with pytest.raises(pulumi.RunError, match=r"max_replicas asks for 4 worker pods .* 1 x g6.xlarge hold 1"):
         graph("dev", node_groups=pools, models=[{**models[0], "max_replicas": 8}])  # type: ignore[index]

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -23,6 +23,13 @@ EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
 # Wide enough that no table is cut where the output goes to a file or a log.
 _PLAIN_WIDTH = 150
+
+
+class UsageError(ModelServingError):
+    """Arguments that the command does not take."""
+
+    kind = "bad_input"
+
 
 app = typer.Typer(
     name="gpu-serving",
@@ -52,14 +59,14 @@ def plan_command(stack: StackOption, as_json: JsonOption = False, project: Proje
     Example: gpu-serving plan --stack dev
     """
 
-    def run() -> None:
+    def command() -> None:
         settings, capacity = _planned(stack, project)
         if as_json:
-            typer.echo(json.dumps(plan_document(settings, capacity), indent=2))
+            typer.echo(json.dumps(plan_document(stack, settings, capacity), indent=2))
         else:
             print_plan(_console(), settings, capacity)
 
-    _guarded(run, as_json)
+    _guarded(command, as_json)
 
 
 @app.command()
@@ -71,12 +78,13 @@ def render(
 ) -> None:
     """Write every document the stack would create: user data, IAM policies, manifests, Helm values; one file each.
 
-    What only the cloud knows is shown as a placeholder such as <account-id>. Exit codes as for plan.
+    What only the cloud knows is shown as a placeholder such as <cluster-name>. Documents of an earlier render that the
+    stack no longer has are deleted; files that were not rendered are left alone. Exit codes as for plan.
 
     Example: gpu-serving render --stack dev --out rendered/
     """
 
-    def run() -> None:
+    def command() -> None:
         settings, capacity = _planned(stack, project)
         written = write_documents(render_all(settings, capacity, PLACEHOLDERS), out)
         if as_json:
@@ -85,13 +93,24 @@ def render(
             for path in written:
                 typer.echo(str(path))
 
-    _guarded(run, as_json)
+    _guarded(command, as_json)
 
 
-def main() -> NoReturn:
-    """Entry point of ``gpu-serving``."""
-    app()
-    sys.exit(0)  # unreachable with Typer's standalone mode; keeps the type honest
+def run(arguments: Sequence[str]) -> NoReturn:
+    """Run the command and leave with its exit code; with ``--json`` its usage errors are JSON, too."""
+    if "--json" not in arguments:
+        app(list(arguments))
+        sys.exit(0)  # unreachable in Typer's standalone mode; keeps the type honest
+    try:
+        code = app(list(arguments), standalone_mode=False)
+    except Exception as error:
+        # Click's errors, whose class Typer keeps to itself (it ships a copy of Click since 0.26).
+        message = getattr(error, "format_message", None)
+        if message is None:
+            raise
+        _report(UsageError(message(), hint="gpu-serving --help"), as_json=True)
+        sys.exit(EXIT_BAD_INPUT)
+    sys.exit(code or 0)
 
 
 def _planned(stack: str, project: Path) -> tuple[StackSettings, CapacityPlan]:
@@ -104,9 +123,9 @@ def _console() -> Console:
     return console if console.is_terminal else Console(width=_PLAIN_WIDTH)
 
 
-def _guarded(run: Callable[[], None], as_json: bool) -> None:
+def _guarded(command: Callable[[], None], as_json: bool) -> None:
     try:
-        run()
+        command()
     except KeyboardInterrupt as error:
         raise typer.Exit(EXIT_INTERRUPTED) from error
     except (ModelServingError, OSError) as error:

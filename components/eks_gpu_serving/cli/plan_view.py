@@ -13,10 +13,12 @@ from ray_model_serving.contract.memory import GIB
 from ray_model_serving.contract.reading import to_mapping
 
 
-def plan_document(settings: StackSettings, plan: CapacityPlan) -> dict[str, Any]:
-    """The plan as plain data; sizes in bytes, times in seconds, prices in USD per hour."""
+def plan_document(stack: str, settings: StackSettings, plan: CapacityPlan) -> dict[str, Any]:
+    """The plan of the stack that was asked for as plain data; sizes in bytes, times in seconds, prices in USD per
+    hour."""
     return {
-        "stack": settings.environment.value,
+        "stack": stack,
+        "environment": settings.environment.value,
         "service": settings.service_name,
         "fits": True,
         "pools": [_pool_document(pool) for pool in plan.pools],
@@ -24,6 +26,7 @@ def plan_document(settings: StackSettings, plan: CapacityPlan) -> dict[str, Any]
         "head": asdict(plan.head),
         "timeouts": asdict(plan.timeouts),
         "cost": asdict(plan.cost),
+        "notes": list(plan.notes),
         "serving": plan.serving.to_mapping(),
     }
 
@@ -33,6 +36,8 @@ def print_plan(console: Console, settings: StackSettings, plan: CapacityPlan) ->
     console.print(Text(f"Capacity plan of {settings.service_name} in {settings.region}: it fits", style="bold"))
     console.print(Group(_pools(plan), _memory(plan), _models(plan), _times(plan)))
     console.print(_cost(plan))
+    for note in plan.notes:
+        console.print(Text(note, style="yellow"))
 
 
 def _pool_document(pool: PoolPlan) -> dict[str, Any]:

@@ -18,5 +18,5 @@ def _growth(pool: PoolPlan, upgrade: Upgrade) -> str:
     return (
         f"Nothing in this stack adds nodes: node group {pool.name} starts with {pool.nodes_at_rest} of at most "
         f"{pool.max_nodes} nodes, the most replicas ({when}) need {pool.nodes_at_peak}. Until then further pods stay "
-        "pending: raise min_nodes, set the group's desired size by hand, or run an autoscaler of your own."
+        "pending: set the group's desired size by hand, or run an autoscaler of your own."
     )

@@ -1,13 +1,16 @@
 """The command as a person and as a machine meets it."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import yaml
 from typer.testing import CliRunner
 
-from eks_gpu_serving.cli.app import app
+from eks_gpu_serving.cli.app import app, run
 
 ROOT = Path(__file__).parents[3]
 
@@ -87,9 +90,77 @@ def test_render_writes_one_file_per_document_and_says_which(gpu_serving, tmp_pat
     out = tmp_path / "rendered"
     result = gpu_serving("render", "--stack", "prod", "--out", str(out), "--project", str(ROOT))
     assert result.exit_code == 0, result.output
-    written = sorted(path for path in out.rglob("*") if path.is_file())
+    written = sorted(path for path in out.rglob("*") if path.is_file() and path.name != ".rendered")
     assert sorted(result.stdout.split()) == [str(path) for path in written]
-    assert "<account-id>" not in result.stdout
+
+
+def test_a_second_render_leaves_nothing_of_the_first_and_all_that_is_not_its_own(
+    gpu_serving, project, tmp_path
+) -> None:
+    out = tmp_path / "rendered"
+    for name in ("first", "second"):
+        folder = project(pool={"name": name})
+        assert gpu_serving("render", "-s", "dev", "-o", str(out), "--project", folder).exit_code == 0
+        (out / "mine.yaml").write_text("a: b\n")
+    pools = [path.parent.name for path in out.rglob("user-data*")]
+    assert pools == ["second"], "a folder with documents of two stacks would be applied as one"
+    assert (out / "mine.yaml").exists()
+
+
+def test_a_list_of_documents_that_names_files_elsewhere_deletes_none(gpu_serving, project, tmp_path) -> None:
+    out, elsewhere = tmp_path / "rendered", tmp_path / "elsewhere"
+    out.mkdir()
+    elsewhere.write_text("x")
+    (out / ".rendered").write_text(f"../elsewhere\n{elsewhere}\n")
+    assert gpu_serving("render", "-s", "dev", "-o", str(out), "--project", project()).exit_code == 0
+    assert elsewhere.exists()
+
+
+def test_plan_says_what_nobody_does(gpu_serving, project) -> None:
+    folder = project(pool={"max_nodes": 6}, model={"max_replicas": 3}, ray={"upgrade": "new_cluster"})
+    document = json.loads(gpu_serving("plan", "-s", "dev", "--json", "--project", folder).stdout)
+    (note,) = document["notes"]
+    assert "Nothing in this stack adds nodes: node group l4 starts with 1 of at most 6 nodes" in note
+    assert "3 worker pods, twice as many during an upgrade) need 6" in note
+    assert "Nothing in this stack adds nodes" in gpu_serving("plan", "-s", "dev", "--project", folder).output
+    full = project(pool={"min_nodes": 6, "max_nodes": 6}, model={"max_replicas": 3}, ray={"upgrade": "new_cluster"})
+    assert json.loads(gpu_serving("plan", "-s", "dev", "--json", "--project", full).stdout)["notes"] == []
+
+
+def test_the_plan_carries_the_name_of_the_stack_that_was_asked_for(gpu_serving, project, tmp_path) -> None:
+    folder = Path(project())
+    (folder / "Pulumi.dev.yaml").rename(folder / "Pulumi.blue.yaml")
+    document = json.loads(gpu_serving("plan", "-s", "blue", "--json", "--project", str(folder)).stdout)
+    assert (document["stack"], document["environment"]) == ("blue", "dev")
+
+
+@pytest.mark.parametrize("arguments", [["plan", "--json", "--nope"], ["plan", "--json"], ["nope", "--json"]])
+def test_usage_errors_with_json_are_json(arguments, capsys) -> None:
+    with pytest.raises(SystemExit) as left:
+        run(arguments)
+    assert left.value.code == 2
+    document = json.loads(capsys.readouterr().out)
+    assert document["error"]["kind"] == "bad_input"
+    assert document["error"]["message"]
+
+
+@pytest.mark.parametrize(("extra", "code"), [({}, 0), ({"model": {"max_replicas": 5}}, 1), ({"nope": 1}, 2)])
+def test_the_exit_code_is_the_same_with_and_without_json(project, capsys, extra, code) -> None:
+    folder = project(**extra)
+    for options in ([], ["--json"]):
+        with pytest.raises(SystemExit) as left:
+            run(["plan", "-s", "dev", "--project", folder, *options])
+        assert left.value.code == code
+    capsys.readouterr()
+
+
+def test_ctrl_c_during_the_start_ends_without_a_stack_trace(tmp_path) -> None:
+    # In place of a slow import: a module that the command needs interrupts its own process.
+    (tmp_path / "typer.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    code = "from eks_gpu_serving.cli.entry import main; main()"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=60)
+    assert (ended.returncode, ended.stderr) == (130, "")
 
 
 def test_a_refused_stack_renders_nothing(gpu_serving, project, tmp_path) -> None:

@@ -9,7 +9,7 @@ import pulumi_aws as aws
 import pytest
 
 from eks_gpu_serving import GpuServingStack, GpuServingStackArgs
-from eks_gpu_serving.stack_files import stack_mapping
+from eks_gpu_serving.stack_files import find_project, stack_mapping
 from harness import Graph, run
 
 ENVIRONMENTS = Path(__file__).parents[3] / "infra" / "environments"
@@ -19,7 +19,7 @@ STACKS = ("dev", "staging", "prod")
 @pytest.fixture(params=STACKS)
 def environment(request: pytest.FixtureRequest) -> dict[str, Any]:
     """The keys of each stack file in turn."""
-    return stack_mapping(ENVIRONMENTS / f"Pulumi.{request.param}.yaml")
+    return stack_mapping(ENVIRONMENTS / f"Pulumi.{request.param}.yaml", find_project(ENVIRONMENTS))
 
 
 def build(mapping: dict[str, Any], name: str = "serving") -> GpuServingStack:
