@@ -1,15 +1,11 @@
 """The proof: what fits is sized, what does not is refused with both numbers."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from eks_gpu_serving.planning.instances import instance_problem, instance_types
 from eks_gpu_serving.planning.plan import RefusedError, plan
-from eks_gpu_serving.planning.refusals import CACHE_DISK_FRACTION
-from eks_gpu_serving.planning.shapes import DAEMON_SETS_MEMORY_MIB
+from eks_gpu_serving.planning.shapes import DAEMON_SETS_CPU_M, DAEMON_SETS_MEMORY_MIB
 from eks_gpu_serving.settings import StackSettings
-from ray_model_serving.contract.memory import GIB, MIB, actor_memory_bytes, ingress_memory_bytes, needed_pod_bytes
+from ray_model_serving.contract.memory import GIB, MIB, ingress_memory_bytes
 
 
 def planned(mapping):
@@ -96,10 +92,6 @@ def test_every_refusal_comes_at_once(small_stack) -> None:
     assert "4 problems" in text
 
 
-def test_a_head_that_its_node_cannot_hold_is_refused(small_stack) -> None:
-    assert "leaves 12 GiB" in refusal(small_stack(ray={"head_memory_gib": 16}))
-
-
 def test_a_pool_without_a_model_is_refused(small_stack) -> None:
     mapping = small_stack(model={"node_group": "l4"})
     mapping["node_groups"].append({"name": "idle", "instance_type": "g6.xlarge", "max_nodes": 1})
@@ -139,50 +131,80 @@ def test_the_load_deadline_grows_with_the_download(small_stack) -> None:
     assert large >= 5 * 40 * GIB / (2.5e9 / 8), "five times what 40 GiB take at 2.5 Gbit/s"
 
 
-USABLE_TYPES = sorted(
-    name for name, row in instance_types().items() if not instance_problem(name) and row.ami_type_al2023 != "CUSTOM"
-)
+def test_the_downloads_of_a_pool_wait_for_each_other_and_files_on_disk_are_none(small_stack) -> None:
+    def times(*models):
+        mapping = small_stack(
+            pool={"instance_type": "g6.4xlarge", "max_nodes": 3}, model={"num_gpus": 0.5, **models[0]}
+        )
+        first = mapping["models"][0]
+        mapping["models"] += [{**first, **more, "name": f"m{n}", "route": f"/{n}"} for n, more in enumerate(models[1:])]
+        return planned(mapping)
+
+    alone, both = times({"weights_gib": 5}), times({"weights_gib": 5}, {"weights_gib": 5})
+    fetch_s = alone.models[0].fetch_s
+    assert fetch_s > 0
+    assert both.timeouts.cold_ready_s - alone.timeouts.cold_ready_s == pytest.approx(fetch_s)
+    on_disk = times({"weights_gib": 5}, {"weights_gib": 5, "uri": "file:///models/other/"})
+    assert on_disk.timeouts.cold_ready_s == pytest.approx(alone.timeouts.cold_ready_s)
+    assert on_disk.models[1].fetch_s == 0
+    assert times({"uri": "file:///models/a/"}).timeouts.load_deadline_s == 300
 
 
-@given(
-    instance_type=st.sampled_from(USABLE_TYPES),
-    num_gpus=st.sampled_from([0.1, 0.25, 0.5, 1, 2, 4, 8]),
-    weights_gib=st.floats(0.01, 300),
-    peak_gib=st.floats(0.01, 300),
-    replicas=st.integers(1, 40),
-    max_nodes=st.integers(1, 10),
-)
-def test_whatever_is_planned_fits_and_whatever_does_not_fit_is_refused(
-    instance_type, num_gpus, weights_gib, peak_gib, replicas, max_nodes
-) -> None:
-    model = {
-        "name": "m",
-        "route": "/m",
-        "model_class": "a:B",
-        "uri": "s3://bucket/m/",
-        "weights_gib": weights_gib,
-        "host_peak_gib": peak_gib,
-        "num_gpus": num_gpus,
-        "max_replicas": replicas,
-    }
-    mapping = {
-        "environment": "dev",
-        "region": "us-east-1",
-        "node_groups": [{"name": "pool", "instance_type": instance_type, "max_nodes": max_nodes}],
-        "models": [model],
-        "ray": {"image": "r/serving:1-ray2.60.0", "upgrade": "none"},
-    }
-    try:
-        capacity = planned(mapping)
-    except RefusedError:
-        return
-    pool, planned_model = capacity.pools[0], capacity.models[0]
-    actors = planned_model.replicas_per_pod * actor_memory_bytes(planned_model.settings)
-    assert pool.pod.actors_bytes >= actors, (
-        "Ray may place as many replicas as the GPUs allow; each must have its memory"
-    )
-    assert needed_pod_bytes(actors) <= pool.pod.limit_bytes
-    assert pool.pods_per_node * pool.pod.limit_bytes <= pool.instance.allocatable_memory_mib * MIB
-    assert pool.max_pods * planned_model.replicas_per_pod >= replicas, "Serve's bound must be reachable on Ray's"
-    assert pool.max_pods <= pool.max_nodes * pool.pods_per_node, "and Ray's bound on the node group's"
-    assert pool.cache_budget_bytes <= CACHE_DISK_FRACTION * pool.disk_bytes
+def test_the_downloads_of_two_pools_do_not_wait_for_each_other(small_stack) -> None:
+    mapping = small_stack(model={"node_group": "l4"})
+    mapping["node_groups"].append({"name": "other", "instance_type": "g6.xlarge", "max_nodes": 1})
+    mapping["models"].append({**mapping["models"][0], "name": "other", "route": "/other", "node_group": "other"})
+    alone = planned(small_stack()).timeouts
+    assert planned(mapping).timeouts.cold_ready_s == pytest.approx(alone.cold_ready_s)
+
+
+def test_daemon_sets_have_their_cpus_and_a_pod_has_whole_ones(small_stack) -> None:
+    for name in ("g6.xlarge", "g6.12xlarge", "g6e.4xlarge"):
+        pool = planned(small_stack(pool={"instance_type": name})).pools[0]
+        left_m = pool.instance.allocatable_cpu_m - pool.pods_per_node * pool.cpus_per_pod * 1000
+        assert left_m >= DAEMON_SETS_CPU_M, "a pod that asks for the daemon sets' CPUs stays pending"
+        assert left_m - DAEMON_SETS_CPU_M < 1000 * pool.pods_per_node, "and none is left unused"
+    assert planned(small_stack()).pools[0].cpus_per_pod == 3
+
+
+@pytest.mark.parametrize(("num_cpus", "fits"), [(3, True), (3.0001, False)])
+def test_the_cpus_of_a_pod_are_used_to_the_last_and_not_beyond(small_stack, num_cpus, fits) -> None:
+    mapping = small_stack(model={"num_cpus": num_cpus})
+    if fits:
+        assert planned(mapping).pools[0].cpus_per_pod == 3
+    else:
+        assert "need 3.0001 CPUs, a pod on g6.xlarge has 3" in refusal(mapping)
+
+
+def test_the_ingress_needs_cpus_beside_the_replicas(small_stack) -> None:
+    mapping = small_stack(model={"num_gpus": 0.5, "num_cpus": 1.5})
+    assert planned(mapping).pools[0].cpus_per_pod == 3
+    mapping["models"].append({**mapping["models"][0], "name": "other", "route": "/other"})
+    assert "need 3.25 CPUs, a pod on g6.xlarge has 3" in refusal(mapping)
+
+
+@pytest.mark.parametrize(("limit", "refused"), [(13, None), (14, "got 14, a pod's share of g6.xlarge is 13.21 GiB")])
+def test_a_pods_memory_may_be_its_share_of_the_node_and_not_more(small_stack, limit, refused) -> None:
+    mapping = small_stack(pool={"pod_memory_gib": limit})
+    if refused:
+        assert refused in refusal(mapping)
+    else:
+        assert planned(mapping).pools[0].pod.limit_bytes == limit * GIB
+
+
+def test_weights_over_several_gpus_need_their_part_of_each(small_stack) -> None:
+    pool = {"instance_type": "g6.12xlarge", "max_nodes": 1}
+    model = {"weights_gib": 30, "gpu_gib": 36, "host_peak_gib": 1, "num_gpus": 2}
+    assert planned(small_stack(pool=pool, model=model)).pools[0].gpus_per_pod == 2
+    assert "needs 36.50 GiB on a GPU" in refusal(small_stack(pool=pool, model={**model, "num_gpus": 1}))
+    assert "needs 22.50 GiB on a GPU" in refusal(small_stack(pool=pool, model={**model, "gpu_gib": 44}))
+
+
+def test_an_existing_cluster_costs_its_gpu_nodes_only(small_stack) -> None:
+    cost = planned(small_stack(cluster={"existing_name": "shared"})).cost
+    assert cost.min_usd_per_hour == pytest.approx(0.8048), "its control plane and system nodes are paid for already"
+
+
+def test_system_nodes_of_another_kind_cost_what_they_cost(small_stack) -> None:
+    cost = planned(small_stack(cluster={"system_nodes": 3, "system_instance_type": "m7i.2xlarge"})).cost
+    assert cost.min_usd_per_hour == pytest.approx(0.10 + 3 * 0.4032 + 0.8048)
