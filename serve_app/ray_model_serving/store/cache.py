@@ -75,7 +75,7 @@ def prepare(layout: CacheLayout) -> None:
     if kind := network_type(layout.root):
         log.warning(
             "the node cache %s is on a network file system (%s): its locks may not hold, so that processes download "
-            "more than once, and mapped weights are slow; use a local disk",
+            "more than once and nothing is evicted, and mapped weights are slow; use a local disk",
             layout.root,
             kind,
         )

@@ -12,6 +12,8 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
+from ray_model_serving.store.disk import network_type
+
 log = logging.getLogger(__name__)
 
 # Another user of the group takes the same locks.
@@ -30,7 +32,7 @@ class HeldLock:
     path: Path
     fd: int | None
     is_exclusive: bool = False
-    """Held so for certain; False where locks don't work."""
+    """Held so for certain. False where locks don't work, or may not reach those who share the directory."""
 
     def release(self) -> None:
         self.is_exclusive = False
@@ -41,7 +43,7 @@ class HeldLock:
     def try_exclusive(self) -> bool:
         """Take or convert to the exclusive lock without waiting."""
         taken = self._try(fcntl.LOCK_EX)
-        self.is_exclusive = taken and self.fd is not None
+        self.is_exclusive = taken and self.fd is not None and self._excludes()
         return taken
 
     def try_shared(self) -> bool:
@@ -83,6 +85,23 @@ class HeldLock:
             log.warning("this file system has no flock (%s); each process downloads for itself", error.strerror)
             self.release()
         return True
+
+    def _excludes(self) -> bool:
+        """Whether a second one is refused: some file systems give the lock to everyone, or to one on each machine."""
+        if network_type(self.path) is not None:
+            return False
+        try:
+            second = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(second, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(second)
+        log.warning("this file system gives the lock %s to everyone; each process downloads for itself", self.path)
+        return False
 
     def holder(self) -> str:
         """Who wrote the last note; for error texts only."""

@@ -91,8 +91,8 @@ def sweep(layout: CacheLayout) -> None:
             continue
         lock = open_lock(layout.lock(path.name.partition(".")[0]))
         try:
-            # Where locks don't work, try_exclusive says nothing about the owner, and only age counts.
-            if lock.try_exclusive() and (lock.fd is not None or _is_old(path)):
+            # Where locks don't work, taking one says nothing about the owner, and only age counts.
+            if lock.try_exclusive() and (lock.is_exclusive or _is_old(path)):
                 log.info("removing %s, left by a fetch that did not finish", path.name)
                 remove(path)
         finally:
