@@ -23,7 +23,12 @@ def check_host_memory(
         # Every tensor is read into memory of its own, and one that is converted is there twice for a moment.
         converted = [t.size_bytes for t in checkpoint.tensors.values() if is_converted(t, dtype)]
         needed_bytes = checkpoint.loaded_bytes(dtype) + max(converted, default=0)
-    what = f"loading as {dtype.value} on {device.value} needs {needed_bytes} bytes of host memory at its peak"
+    check_needed(needed_bytes, f"loading as {dtype.value} on {device.value}", declared_bytes, limit)
+
+
+def check_needed(needed_bytes: int, doing: str, declared_bytes: int | None, limit: MemoryLimit | None) -> None:
+    """Raises :class:`InsufficientMemoryError` when more is needed than was declared or than the cgroup has left."""
+    what = f"{doing} needs {needed_bytes} bytes of host memory at its peak"
     if declared_bytes is not None and needed_bytes > declared_bytes:
         raise InsufficientMemoryError(
             f"{what}, declared are {declared_bytes} bytes",

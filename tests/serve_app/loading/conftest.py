@@ -1,5 +1,6 @@
 """Snapshots in a node's cache, as a fetch leaves them there, without a store."""
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -49,6 +50,17 @@ def new_snapshot(layout: CacheLayout) -> Iterator[NewSnapshot]:
     yield make
     for lock in held:
         lock.release()
+
+
+@pytest.fixture(autouse=True)
+def compilers_environment() -> Iterator[None]:
+    """Each test begins and ends without the compilers' directories; loads set them, and so does torch itself."""
+    names = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+    before = {name: os.environ.pop(name) for name in names if name in os.environ}
+    yield
+    for name in names:
+        os.environ.pop(name, None)
+    os.environ.update(before)
 
 
 @pytest.fixture(autouse=True)
