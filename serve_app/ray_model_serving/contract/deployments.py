@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 
-from ray_model_serving.contract.memory import actor_memory_bytes, ingress_memory_bytes, ingress_ongoing_requests
+from ray_model_serving.contract.memory import actor_memory_bytes, ingress_memory_bytes, ingress_requests
 from ray_model_serving.contract.settings import ModelSettings
 
 # Serve stops waiting for a replica's requests this long after their own deadline.
 DRAIN_MARGIN_S = 10.0
+# Requests for a replica's status, and refusals under way, that Serve admits beside predictions.
+STATUS_PLACES = 4
 # A model's name has no capitals, so no model can have this one.
 INGRESS_NAME = "Ingress"
 # The ingress only passes bytes on. Above 0, since an actor without CPUs could be placed on the head.
@@ -21,7 +23,8 @@ def deployment_options(model: ModelSettings) -> dict[str, object]:
         actor_options["num_gpus"] = model.num_gpus
     return {
         "name": model.name,
-        "max_ongoing_requests": limits.max_ongoing_requests,
+        # The replica keeps its limits itself and refuses what is over them, so that its status always finds a place.
+        "max_ongoing_requests": limits.max_ongoing_requests + limits.max_queued_requests + STATUS_PLACES,
         "max_queued_requests": limits.max_queued_requests,
         "graceful_shutdown_timeout_s": limits.request_deadline_s + DRAIN_MARGIN_S,
         "ray_actor_options": actor_options,
@@ -38,7 +41,7 @@ def deployment_options(model: ModelSettings) -> dict[str, object]:
 
 def ingress_options(models: Sequence[ModelSettings]) -> dict[str, object]:
     """Options of the deployment that stands before the models of an application with several."""
-    ongoing = ingress_ongoing_requests(models)
+    ongoing = sum(ingress_requests(model) for model in models) + STATUS_PLACES
     return {
         "name": INGRESS_NAME,
         "num_replicas": 1,

@@ -19,7 +19,8 @@ GIB = 1024**3
 PROCESS_BASELINE_BYTES = 512 * MIB
 # A Serve replica without torch, which passes requests on: 102 MiB anonymous (as above).
 INGRESS_BASELINE_BYTES = 256 * MIB
-INGRESS_MAX_ONGOING = 128
+# Requests of one model that the ingress holds at most, whatever its replicas could take.
+INGRESS_MAX_REQUESTS = 128
 # Host memory of a process that holds a CUDA context, and the context's own share of the device. Not measured by this
 # project (it has no GPU to measure on): on the safe side of what NVIDIA's documentation and users report.
 CUDA_HOST_BYTES = 1 * GIB
@@ -53,18 +54,19 @@ def actor_memory_bytes(model: ModelSettings) -> int:
     return PROCESS_BASELINE_BYTES + cuda + model.host_peak_bytes + requests
 
 
-def ingress_ongoing_requests(models: Sequence[ModelSettings]) -> int:
-    """Requests that an ingress holds at once: what all replicas together can work on, within a fixed bound."""
-    wanted = sum(model.max_replicas * model.limits.max_ongoing_requests for model in models)
-    return min(wanted, INGRESS_MAX_ONGOING)
+def ingress_requests(model: ModelSettings) -> int:
+    """Requests of one model that an ingress holds at once: what its replicas work on and queue, within a bound."""
+    limits = model.limits
+    wanted = model.max_replicas * (limits.max_ongoing_requests + limits.max_queued_requests)
+    return min(wanted, INGRESS_MAX_REQUESTS)
 
 
 def ingress_memory_bytes(models: Sequence[ModelSettings]) -> int:
     """What the ingress of an application with several models reserves; 0 with one, which needs no ingress."""
     if len(models) == 1:
         return 0
-    largest_body_bytes = max(model.limits.max_body_bytes for model in models)
-    return INGRESS_BASELINE_BYTES + ingress_ongoing_requests(models) * largest_body_bytes
+    bodies = sum(ingress_requests(model) * model.limits.max_body_bytes for model in models)
+    return INGRESS_BASELINE_BYTES + bodies
 
 
 @dataclass(frozen=True, kw_only=True)

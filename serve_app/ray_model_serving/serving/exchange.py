@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn, cast
 
 from ray_model_serving.contract.errors import ModelServingError
-from ray_model_serving.contract.settings import Limits
+from ray_model_serving.contract.settings import Limits, ModelSettings
 
 # A request may bring more inputs than one batch holds, but not so many that it keeps the model to itself.
 MAX_BATCHES_PER_REQUEST = 32
+_RETRY_WHEN_BUSY_S = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +62,21 @@ def retry_after(seconds: float) -> Mapping[str, str]:
     return {"retry-after": str(max(1, math.ceil(seconds)))}
 
 
+def busy(model: ModelSettings) -> RefusedError:
+    """The answer to a request that finds every place taken and the queue full."""
+    limits = model.limits
+    return RefusedError(
+        503,
+        "busy",
+        f"model {model.name} works on {limits.max_ongoing_requests} requests a replica and has "
+        f"{limits.max_queued_requests} waiting",
+        hint="send it again later, or raise max_replicas",
+        permanent=False,
+        reason="busy",
+        headers=retry_after(_RETRY_WHEN_BUSY_S),
+    )
+
+
 def is_under(path: str, route: str) -> bool:
     """Whether ``route`` answers ``path``: ``/embed`` has ``/embed``, ``/embed/`` and ``/embed/status``."""
     return path.rstrip("/") == route.rstrip("/") or path.startswith(route.rstrip("/") + "/")
@@ -90,7 +106,7 @@ async def read_body(chunks: AsyncIterator[bytes], max_bytes: int) -> bytes:
 def parse_inputs(body: bytes, limits: Limits, problem_with: Callable[[Any], str | None]) -> list[Any]:
     """The inputs of ``{"inputs": [...]}``. Raises :class:`RefusedError`: 400 for bad JSON, 422 for another shape."""
     try:
-        document = json.loads(body, parse_constant=_no_constant)
+        document = json.loads(body, parse_constant=_no_constant, parse_float=_finite)
     except (ValueError, RecursionError) as error:
         raise RefusedError(400, "bad_json", f"the body is not JSON: {error}", hint=_SHAPE) from error
     if not isinstance(document, dict):
@@ -123,6 +139,13 @@ def _bad_inputs(message: str) -> RefusedError:
 
 def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a JSON value")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text} is too large for a number")
+    return number
 
 
 def _json_type(value: object) -> str:

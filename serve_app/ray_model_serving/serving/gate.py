@@ -43,6 +43,13 @@ def _rebuild(message: str, hint: str, retry_after_s: float | None) -> LoadFailed
     return LoadFailedError(message, hint=hint, retry_after_s=retry_after_s)
 
 
+class LoadTimeoutError(ModelServingError):
+    """A load that took longer than its deadline. Another replica may do better, so it is worth coming back."""
+
+    kind = "load_timeout"
+    permanent = False
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Failure:
     cause: ModelServingError
@@ -128,7 +135,8 @@ class Gate:
     def _current_attempt(self) -> "asyncio.Task[_Failure | None]":
         now = asyncio.get_running_loop().time()
         retry_at = self._failure.retry_at if self._failure else None
-        if self._task is None or (self._task.done() and retry_at is not None and now >= retry_at):
+        due = retry_at is not None and now >= retry_at and not self.fault
+        if self._task is None or (self._task.done() and due):
             self._attempts += 1
             self._failure = None
             self._task = asyncio.create_task(self._attempt())
@@ -148,7 +156,7 @@ class Gate:
         return None
 
     def _over_deadline(self) -> ModelServingError:
-        error = ModelServingError(
+        error = LoadTimeoutError(
             f"{self._state.value} was not over after load_deadline_s {self._deadline_s:g}",
             hint="raise load_deadline_s, or see in the replica's status which phase takes long",
         )
@@ -156,7 +164,9 @@ class Gate:
         return error
 
     def _fail(self, cause: ModelServingError) -> _Failure:
+        # With a fault this process is on its way out: callers come back once another has taken its place.
         backoff_s = min(self._first_backoff_s * 2 ** (self._attempts - 1), LONGEST_BACKOFF_S)
+        backoff_s = LONGEST_BACKOFF_S if self.fault else backoff_s
         retry_at = None if cause.permanent else asyncio.get_running_loop().time() + backoff_s
         self._failure = _Failure(cause=cause, retry_at=retry_at)
         self._enter(State.FAILED)

@@ -11,8 +11,10 @@ from ray.serve.handle import DeploymentHandle
 from starlette.requests import Request
 from starlette.responses import Response as HttpResponse
 
+from ray_model_serving.contract.memory import ingress_requests
 from ray_model_serving.contract.settings import ModelSettings
-from ray_model_serving.serving.exchange import RefusedError, Response, is_under, read_body, retry_after
+from ray_model_serving.serving.admission import Admission, FullError
+from ray_model_serving.serving.exchange import RefusedError, Response, busy, is_under, read_body, retry_after
 from ray_model_serving.serving.replica import to_http
 from ray_model_serving.telemetry import Telemetry
 
@@ -20,7 +22,7 @@ log = logging.getLogger("ray.serve")
 
 # The model's own clock starts later and has the better answer; this one covers the time in the queue before it.
 _DEADLINE_MARGIN_S = 1.0
-_RETRY_WHEN_FULL_S = 1.0
+_RETRY_WHEN_LOST_S = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +31,8 @@ class Target:
 
     model: ModelSettings
     handle: DeploymentHandle
+    admission: Admission
+    """So that a model that is slow, or loads, takes no place of another."""
 
 
 class Ingress:
@@ -36,7 +40,10 @@ class Ingress:
 
     def __init__(self, models: Sequence[ModelSettings], *handles: DeploymentHandle) -> None:
         pairs = zip(models, handles, strict=True)
-        targets = [Target(model=model, handle=handle) for model, handle in pairs]
+        targets = [
+            Target(model=model, handle=handle, admission=Admission(ongoing=ingress_requests(model), queued=0))
+            for model, handle in pairs
+        ]
         self._targets = sorted(targets, key=lambda target: len(target.model.route), reverse=True)
         self._telemetry = Telemetry(ray.serve.metrics)
 
@@ -58,12 +65,15 @@ class Ingress:
         clock = asyncio.timeout(limits.request_deadline_s + _DEADLINE_MARGIN_S)
         try:
             async with clock:
-                body = await read_body(request.stream(), limits.max_body_bytes)
-                return await target.handle.forward.remote(request.method, path, body)
+                if request.method != "POST":  # a status takes no place: it has to answer when all are taken
+                    return await target.handle.forward.remote(request.method, path, b"")
+                async with target.admission.place():
+                    body = await read_body(request.stream(), limits.max_body_bytes)
+                    return await target.handle.forward.remote(request.method, path, body)
         except RefusedError:
             raise
-        except BackPressureError as error:
-            raise _full(target.model) from error
+        except (BackPressureError, FullError) as error:
+            raise busy(target.model) from error
         except DeploymentUnavailableError as error:
             raise _unavailable(target.model) from error
         except Exception as error:
@@ -73,13 +83,8 @@ class Ingress:
             raise _unavailable(target.model) from error
 
 
-def _full(model: ModelSettings) -> RefusedError:
-    message = f"model {model.name} has max_queued_requests {model.limits.max_queued_requests} waiting"
-    return RefusedError(503, "busy", message, permanent=False, reason=None, headers=retry_after(_RETRY_WHEN_FULL_S))
-
-
 def _unavailable(model: ModelSettings) -> RefusedError:
-    headers = retry_after(_RETRY_WHEN_FULL_S)
+    headers = retry_after(_RETRY_WHEN_LOST_S)
     message = f"model {model.name} has no replica that could answer"
     return RefusedError(503, "unavailable", message, permanent=False, reason=None, headers=headers)
 

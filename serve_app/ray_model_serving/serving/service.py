@@ -8,10 +8,13 @@ from dataclasses import asdict
 from typing import Any, Protocol
 
 from ray_model_serving.contract.settings import ModelSettings
+from ray_model_serving.serving.admission import Admission, FullError
 from ray_model_serving.serving.batching import Batcher
 from ray_model_serving.serving.exchange import (
     RefusedError,
     Response,
+    busy,
+    is_under,
     json_response,
     parse_inputs,
     read_body,
@@ -70,6 +73,7 @@ class ModelService:
             on_change=lambda state: telemetry.state(state.value),
         )
         telemetry.state(self._gate.state.value)
+        self._admission = Admission(ongoing=model.limits.max_ongoing_requests, queued=model.limits.max_queued_requests)
         self._batcher = Batcher(
             worker.predict,
             executor=executor,
@@ -105,6 +109,8 @@ class ModelService:
     async def answer(self, method: str, path: str, body: AsyncIterator[bytes]) -> Response:
         """Never raises for a request that is refused or a model that fails; cancelled when the client is gone."""
         try:
+            if not is_under(path, self._model.route):
+                raise _not_found(path, self._model.route)
             if subpath(path, self._model.route) == "status" and method in ("GET", "HEAD"):
                 return json_response(200, self.status())
             if subpath(path, self._model.route):
@@ -119,10 +125,11 @@ class ModelService:
 
     async def _predict(self, body: AsyncIterator[bytes]) -> Response:
         limits = self._model.limits
-        late = _late_body(limits.request_deadline_s)
+        late = _late_place(limits.request_deadline_s)
         clock = asyncio.timeout(limits.request_deadline_s)
         try:
-            async with clock:
+            async with clock, self._admission.place():
+                late = _late_body(limits.request_deadline_s)
                 content = await read_body(body, limits.max_body_bytes)
                 inputs = parse_inputs(content, limits, self._problem_with)
                 late = _still_loading(limits.request_deadline_s)
@@ -133,6 +140,8 @@ class ModelService:
             raise _load_failed(failure) from failure
         except RefusedError:
             raise
+        except FullError as error:
+            raise busy(self._model) from error
         except Exception as error:
             if clock.expired():
                 raise late from error
@@ -168,6 +177,12 @@ def _not_found(path: str, route: str) -> RefusedError:
 def _wrong_method(method: str) -> RefusedError:
     hint = 'POST {"inputs": [...]}'
     return RefusedError(405, "wrong_method", f"got {method}", hint=hint, headers={"allow": "POST"})
+
+
+def _late_place(deadline_s: float) -> RefusedError:
+    message = f"no place was free within request_deadline_s {deadline_s:g}"
+    headers = retry_after(_RETRY_WHILE_LOADING_S)
+    return RefusedError(503, "busy", message, permanent=False, reason="deadline", headers=headers)
 
 
 def _late_body(deadline_s: float) -> RefusedError:

@@ -3,7 +3,8 @@
 import importlib
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from ray_model_serving.serving.slots import load_slot
 from ray_model_serving.store import FetchProgress, ModelStore, Snapshot
 
 if TYPE_CHECKING:
+    from ray_model_serving.loading import LoadedModel
     from ray_model_serving.loading.sampler import Resident
 
 log = logging.getLogger("ray.serve")
@@ -66,47 +68,18 @@ class ModelWorker:
 
     def load(self) -> None:
         """Files to the node, weights to the device. Raises the typed errors of store and loading."""
-        settings, model = self._settings, self._model
-        self._started, started_at = time.monotonic(), time.time()
-        if self._snapshot:  # from an attempt that failed later on
-            self._snapshot.close()
-        root = Path(settings.cache_root)
-        store = ModelStore(
-            root,
-            baked_root=Path(settings.baked_root) if settings.baked_root else None,
-            connections=settings.connections,
-            expected_role_arn=settings.expected_role_arn,
-            deadline_s=settings.load_deadline_s,
-        )
-        self.phase = "resolve"
-        self._snapshot = snapshot = store.ensure(
-            model.uri,
-            include=model.include,
-            exclude=model.exclude,
-            snapshot_id=model.snapshot_id,
-            on_progress=self._on_progress,
-        )
         # Here and not above: the builder of the application imports this module and needs no torch.
-        from ray_model_serving.loading import load
         from ray_model_serving.loading.sampler import resident
 
-        self._before_load = resident()
-        self._served.directory = snapshot.path
-        self.phase, waiting_since = "wait", time.monotonic()
-        slots = load_slot(
-            CacheLayout(root).locks, at_once=settings.loads_at_once_per_node, deadline_s=settings.load_deadline_s
-        )
-        with slots:
-            waited_s = time.monotonic() - waiting_since
-            self.phase = "map"
-            loaded = load(
-                snapshot,
-                self._served.build,
-                dtype=model.dtype,
-                device=model.device,
-                host_peak_bytes=model.host_peak_bytes,
-                ignore_keys=self._served.ignore_keys,
-            )
+        self._started, started_at, self._before_load = time.monotonic(), time.time(), resident()
+        with _exit_is_an_error():
+            try:
+                snapshot, loaded, waited_s = self._load_once()
+            except Exception:
+                if self._snapshot is None or self._snapshot.path.exists():
+                    raise
+                # Somebody removed the snapshot between the fetch and the load; it is ensured once more.
+                snapshot, loaded, waited_s = self._load_once()
         self._served.module = loaded.module
         self.report = _joined(snapshot.report.to_json(), loaded.report.to_json())
         self.report["started_at_s"] = round(started_at, 3)
@@ -119,23 +92,83 @@ class ModelWorker:
         from ray_model_serving.loading.sampler import PeakSampler
 
         self.phase, started = "warm_up", time.monotonic()
-        with PeakSampler(baseline=self._before_load) as sampler:
+        with _exit_is_an_error(), PeakSampler(baseline=self._before_load) as sampler:
             self._served.warm_up()
         ended = time.monotonic()
-        # Mapped weights become resident when they are first used, which is now.
-        memory = self.report["memory"]
-        memory["peak_anon_bytes"] = max(memory["peak_anon_bytes"], sampler.peak_anon_bytes)
-        memory["peak_file_bytes"] = max(memory["peak_file_bytes"], sampler.peak_file_bytes)
+        # Beside the peaks of the load: mapped weights become resident, and work spaces appear, when a model first runs.
+        self.report["memory"]["warm_up_peak_anon_bytes"] = sampler.peak_anon_bytes
+        self.report["memory"]["warm_up_peak_file_bytes"] = sampler.peak_file_bytes
         self.report["seconds"]["warm_up"] = round(ended - started, 4)
         self.report["seconds"]["total"] = round(ended - self._started, 4)
         self.phase = None
         log.info("model %s is ready: %s", self._model.name, self.report)
 
     def predict(self, inputs: list[Any]) -> Sequence[Any]:
-        return self._served.predict_batch(inputs)
+        with _exit_is_an_error():
+            return self._served.predict_batch(inputs)
+
+    def _load_once(self) -> "tuple[Snapshot, LoadedModel, float]":
+        """The snapshot, what was made of it, and the seconds that it waited for other loads of the node."""
+        from ray_model_serving.loading import load
+
+        settings, model = self._settings, self._model
+        end = self._started + settings.load_deadline_s
+        snapshot = self._fetch(end)
+        self._served.directory = snapshot.path
+        self.phase, waiting_since = "wait", time.monotonic()
+        slots = load_slot(
+            CacheLayout(Path(settings.cache_root)).locks,
+            at_once=settings.loads_at_once_per_node,
+            deadline_s=max(0.0, end - waiting_since),
+        )
+        with slots:
+            waited_s = time.monotonic() - waiting_since
+            self.phase = "map"
+            loaded = load(
+                snapshot,
+                self._served.build,
+                dtype=model.dtype,
+                device=model.device,
+                host_peak_bytes=model.host_peak_bytes,
+                ignore_keys=self._served.ignore_keys,
+            )
+        return snapshot, loaded, waited_s
+
+    def _fetch(self, end: float) -> Snapshot:
+        settings, model = self._settings, self._model
+        if self._snapshot:  # from an attempt that failed later on
+            self._snapshot.close()
+        store = ModelStore(
+            Path(settings.cache_root),
+            baked_root=Path(settings.baked_root) if settings.baked_root else None,
+            connections=settings.connections,
+            cache_budget_bytes=settings.cache_budget_bytes,
+            expected_role_arn=settings.expected_role_arn,
+            deadline_s=max(1.0, end - time.monotonic()),
+        )
+        self.phase = "resolve"
+        self._snapshot = store.ensure(
+            model.uri,
+            include=model.include,
+            exclude=model.exclude,
+            snapshot_id=model.snapshot_id,
+            on_progress=self._on_progress,
+        )
+        return self._snapshot
 
     def _on_progress(self, progress: FetchProgress) -> None:
         self.phase, self.progress = progress.phase, progress
+
+
+@contextmanager
+def _exit_is_an_error() -> Generator[None]:
+    """A model class that calls sys.exit would end the replica's event loop and leave its callers hanging."""
+    try:
+        yield
+    except SystemExit as error:
+        raise ModelServingError(
+            f"the model class called sys.exit({error.code!r})", hint="raise an error instead"
+        ) from error
 
 
 def _joined(fetch: dict[str, Any], load: dict[str, Any]) -> dict[str, Any]:

@@ -287,3 +287,36 @@ async def test_every_declared_metric_is_recorded(make_bench):
 async def test_a_label_outside_its_closed_set_is_refused():
     with pytest.raises(ValueError, match="reason='whatever' is not one of"):
         Telemetry(FakeMetrics()).rejected("whatever")
+
+
+async def test_requests_over_the_limits_are_refused_at_once_and_the_status_still_answers(make_bench):  # UR-015, UR-018
+    bench = make_bench(max_ongoing_requests=2, max_queued_requests=3)
+    bench.worker.go_on.clear()
+    burst = [asyncio.create_task(bench.post({"inputs": [str(number)]})) for number in range(12)]
+    refused = [await task for task in burst[5:]]
+    assert {response.status for response in refused} == {503}
+    assert {error_of(response)["kind"] for response in refused} == {"busy"}
+    assert all(int(response.headers["retry-after"]) >= 1 for response in refused)
+    assert (await bench.get("/embed/status")).status == 200, "a replica with all places taken still says why"
+    bench.worker.go_on.set()
+    served = await asyncio.gather(*burst[:5])
+    assert [response.status for response in served] == [200] * 5
+    assert (await bench.post({"inputs": ["again"]})).status == 200, "places are given back"
+    assert bench.rejected("busy") == 7
+
+
+@pytest.mark.parametrize("path", ["/", "/other", "/embedding", "//", "/-/x"])
+async def test_a_path_of_somebody_else_gets_no_prediction(make_bench, path):
+    response = await make_bench().post({"inputs": ["a"]}, path=path)
+    assert (response.status, error_of(response)["kind"]) == (404, "not_found")
+
+
+async def test_a_load_over_its_deadline_invites_the_caller_to_come_back(make_bench):
+    bench = make_bench(load_deadline_s=1)
+    bench.worker.go_on.clear()
+    response = await bench.post({"inputs": ["a"]})
+    assert error_of(response)["permanent"] is False, "Serve replaces the replica, and the next one may do better"
+    assert int(response.headers["retry-after"]) >= 1
+    assert bench.worker.loads == 1
+    again = await bench.post({"inputs": ["a"]})
+    assert (again.status, bench.worker.loads) == (503, 1), "its thread can't be stopped, so no second load begins"

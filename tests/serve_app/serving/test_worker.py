@@ -1,10 +1,14 @@
+import dataclasses
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from ray_model_serving.contract.errors import ModelServingError
 from ray_model_serving.contract.settings import ServingSettings
 from ray_model_serving.serving.worker import BadModelClassError, ModelWorker, create_model
+from ray_model_serving.store import ModelStore, Snapshot
 from ray_model_serving.store.errors import DirectoryNotFoundError
 
 IMPORTABLE = Path(__file__).parent / "importable"
@@ -65,10 +69,65 @@ def test_a_failing_load_can_be_tried_again(make_worker, tmp_path):
     assert worker.report is None
 
 
-def test_the_memory_peak_of_a_replica_counts_its_warm_up(make_worker):
+def test_the_memory_that_a_model_takes_when_it_first_runs_is_reported_beside_the_loads(make_worker):
     worker = make_worker(model_class="serving_fakes:Hungry")
     worker.load()
-    after_load = worker.report["memory"]["peak_anon_bytes"]
     worker.warm_up()
-    taken = worker.report["memory"]["peak_anon_bytes"] - after_load
-    assert taken > 32 * 1024**2, "mapped weights and work spaces become resident when the model first runs"
+    memory = worker.report["memory"]
+    assert memory["peak_anon_bytes"] < 32 * 1024**2, "the load itself takes next to nothing"
+    assert memory["warm_up_peak_anon_bytes"] > 32 * 1024**2, "and the first run takes what this model is made to take"
+
+
+@pytest.mark.parametrize("step", ["build", "warm_up", "predict_batch"])
+def test_a_model_class_that_exits_is_an_error_and_not_the_end_of_the_replica(make_worker, monkeypatch, step):
+    worker = make_worker()
+    served = type(worker._served)
+
+    def leave(*_: object) -> None:
+        raise SystemExit(3)
+
+    def use() -> None:
+        worker.load()
+        worker.warm_up()
+        worker.predict([1])
+
+    monkeypatch.setattr(served, step, leave)
+    with pytest.raises(ModelServingError, match=r"called sys\.exit\(3\)"):
+        use()
+
+
+def test_a_snapshot_that_vanishes_before_the_load_is_ensured_once_more(make_worker, monkeypatch, tmp_path):
+    worker = make_worker()
+    ensure, found = ModelStore.ensure, []
+
+    def gone_at_first(self: ModelStore, uri: str, **options: Any) -> Snapshot:
+        snapshot = ensure(self, uri, **options)
+        found.append(snapshot if found else dataclasses.replace(snapshot, path=tmp_path / "gone"))
+        return found[-1]
+
+    monkeypatch.setattr(ModelStore, "ensure", gone_at_first)
+    worker.load()
+    assert len(found) == 2
+    assert worker.report["path"] == str(found[1].path)
+
+
+def test_every_setting_of_a_model_reaches_the_store_and_the_loader(make_worker, monkeypatch, tmp_path):
+    given: dict[str, Any] = {}
+
+    class Store:
+        def __init__(self, root: Path, **options: object) -> None:
+            given.update(options, root=root)
+
+        def ensure(self, uri: str, **options: object) -> object:
+            given.update(options, uri=uri)
+            raise DirectoryNotFoundError("here the test ends")
+
+    monkeypatch.setattr("ray_model_serving.serving.worker.ModelStore", Store)
+    worker = make_worker(uri="s3://models/m/", snapshot_id="a" * 32, include=["*.json"], exclude=["x"])
+    with pytest.raises(DirectoryNotFoundError):
+        worker.load()
+    expected = {"uri": "s3://models/m/", "snapshot_id": "a" * 32, "include": ("*.json",), "exclude": ("x",)}
+    assert {name: given[name] for name in expected} == expected
+    assert given["root"] == tmp_path / "cache"
+    assert given["cache_budget_bytes"] == 1024**3
+    assert 0 < given["deadline_s"] <= 60, "what the gate gives a load bounds its download too"
