@@ -1,6 +1,7 @@
 """One client, one fetch: what the benchmarks that use a store have in common."""
 
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Generator
@@ -86,7 +87,11 @@ def check_digest(model: Model, digest: int) -> None:
 
 @contextmanager
 def prepared(sizes: list[str], directory: Path | None) -> Generator[Bench]:
-    """A store in memory with one model for each size such as ``64`` or ``4x1024`` (shards, MiB each)."""
+    """A store in memory with one model for each size such as ``64`` or ``4x1024`` (shards, MiB each).
+
+    From here on SIGTERM ends the program in order, or nginx would outlive it.
+    """
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
     with (
         tempfile.TemporaryDirectory(prefix="bench-objects-", dir=_TMPFS if _TMPFS.is_dir() else None) as objects_name,
         tempfile.TemporaryDirectory(prefix="bench-work-", dir=directory) as work,

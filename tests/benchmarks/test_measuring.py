@@ -49,6 +49,14 @@ def test_a_case_that_fails_once_has_no_result_and_the_others_go_on() -> None:
     assert table(["case", "s", "n"], failure_rows(found.failures, 3)).splitlines()[-1] == "| bad | no / answer |  |"
 
 
+def test_a_failure_of_ours_ends_the_run() -> None:
+    def measure(case: str) -> float:
+        raise CaseFailed(f"{case} broke")
+
+    with pytest.raises(SystemExit, match="ours x 2 broke"):
+        interleave(["ours x 2"], 1, measure)
+
+
 def test_cases_are_chosen_by_a_part_of_their_name_and_unknown_ones_are_refused_with_the_list() -> None:
     assert selected(["ours", "boto3", "s3fs"], "3") == ["boto3", "s3fs"]
     with pytest.raises(SystemExit, match="ours; boto3"):
@@ -65,10 +73,13 @@ def test_sizes_are_mib_or_shards_of_mib() -> None:
 
 def test_columns_say_size_cap_and_who_runs() -> None:
     first, second, sharded = columns("64,64/uncapped,2x64", 5, ["ours", "s3fs"], full=False)
+    all_of_them = columns("2x64/uncapped", 5, ["ours", "s3fs"], full=True)[0]
 
     assert (first.capped, second.capped) == (True, False)
     assert first.cases == ("ours", "s3fs")
+    assert (second.cases, second.rounds) == (("ours",), 5)
     assert (sharded.cases, sharded.rounds) == (("ours",), 3)
+    assert (all_of_them.cases, all_of_them.rounds) == (("ours", "s3fs"), 5)
     with pytest.raises(SystemExit, match="uncapped"):
         columns("64/fast", 5, ["ours"], full=False)
 
