@@ -1,34 +1,18 @@
 """``make demo``. Exit code 0: everything it claims is so. 1: something is not. 130: interrupted, and cleaned up."""
 
 import sys
-import time
-
-from rich.console import Console
-
-from demo.machine import clean_machine
-from demo.story import DemoError, tell
-
-# Wide enough that no table is cut where the output goes to a file or a log.
-_PLAIN_WIDTH = 150
 
 
 def main() -> int:
     """Run the demo. Returns the exit code."""
-    console = Console() if sys.stdout.isatty() else Console(width=_PLAIN_WIDTH)
-    started = time.monotonic()
     try:
-        with clean_machine() as folder:
-            tell(console, folder)
-    except DemoError as error:
-        console.print(f"demo: {error}", style="bold red")
-        return 1
+        # Here and not above: imports take a second, and Ctrl-C counts from the first moment.
+        from demo.run import run
+
+        return run()
     except KeyboardInterrupt:
-        console.print("demo: interrupted. Its processes, ports and files are removed.")
+        sys.stderr.write("\ndemo: interrupted before anything was started.\n")
         return 130
-    console.print(
-        f"\n[bold]Done[/bold] in {time.monotonic() - started:.0f} s. Its processes, ports and files are removed."
-    )
-    return 0
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from pathlib import Path
 import ray
 from ray import serve
 
+from demo.machine import end_in_order
 from ray_model_serving.app import build
 from ray_model_serving.contract.settings import CacheMedium, Device, LoadMode, ServingSettings
 
@@ -40,6 +41,7 @@ def ray_on_loopback(folder: Path, port: int, replicas: int) -> Generator[None]:
         _temp_dir=str(folder / "ray"),
         _node_ip_address="127.0.0.1",
     )
+    end_in_order()  # Ray has put handlers of its own in place of these
     # Serve tells the driver of every step; the demo has its own words for them.
     logging.getLogger("ray.serve").setLevel(logging.ERROR)
     try:

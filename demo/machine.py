@@ -20,7 +20,7 @@ _END_S = 10.0
 @contextlib.contextmanager
 def clean_machine() -> Generator[Path]:
     """A private folder for everything the demo writes; at the end no process, port or file of it is left."""
-    _end_in_order()
+    end_in_order()
     folder = Path(tempfile.mkdtemp(prefix=_FOLDER_PREFIX))
     try:
         _isolate(folder)
@@ -68,7 +68,7 @@ def _isolate(folder: Path) -> None:
     )
 
 
-def _end_in_order() -> None:
+def end_in_order() -> None:
     """The first Ctrl-C (or SIGTERM) begins the clean-up; a second one would leave what the first is to remove."""
 
     def interrupt(_signal: int, _frame: FrameType | None) -> None:

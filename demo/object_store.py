@@ -2,24 +2,35 @@
 
 import contextlib
 import os
+import urllib.parse
 from collections.abc import Generator
 from pathlib import Path
 
 import boto3
 
 from demo.emulator import emulator
+from demo.slow_link import slow_link
 from ray_model_serving.contract.uris import S3Uri
+
+# A small node's share of a busy network: a download that takes seconds, as it does for real models.
+LINK_BYTES_PER_S = 30e6
 
 
 @contextlib.contextmanager
 def object_store(preferred_port: int) -> Generator[str]:
-    """An S3 API on loopback; AWS clients of this process and of those that it starts use it."""
-    with emulator(preferred_port) as endpoint_url:
-        os.environ["AWS_ENDPOINT_URL"] = endpoint_url
+    """An S3 API on loopback; yields its URL. AWS clients of the processes started from here use it by a slow link."""
+    with emulator(preferred_port) as endpoint_url, slow_link(_port_of(endpoint_url), LINK_BYTES_PER_S) as slow_port:
+        os.environ["AWS_ENDPOINT_URL"] = f"http://127.0.0.1:{slow_port}"
         try:
             yield endpoint_url
         finally:
             del os.environ["AWS_ENDPOINT_URL"]
+
+
+def _port_of(url: str) -> int:
+    port = urllib.parse.urlsplit(url).port
+    assert port is not None  # the emulator's URL names one
+    return port
 
 
 def upload(endpoint_url: str, folder: Path, uri: S3Uri) -> int:

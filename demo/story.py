@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from demo.emulator import free_port
-from demo.object_store import object_store, upload
+from demo.object_store import LINK_BYTES_PER_S, object_store, upload
 from demo.reference import largest_difference, reference_vectors
 from demo.view import MIB, Figures, print_figures, print_timeline
 from eks_gpu_serving.cli.plan_view import print_plan
@@ -68,6 +68,9 @@ def tell(console: Console, folder: Path) -> None:
         with _step(console, f"uploading to {uri} at {endpoint_url}"):
             size_bytes = upload(endpoint_url, model_files, uri)
         console.print(f"   {size_bytes / MIB:.1f} MiB: real weights, tokenizer and configuration")
+        console.print(
+            f"   replicas reach it at {LINK_BYTES_PER_S / 1e6:.0f} MB/s, so that there is a download to watch"
+        )
         stage = Stage(
             console=console,
             folder=folder,

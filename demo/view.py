@@ -9,6 +9,8 @@ from rich.table import Table
 
 MIB = 1024**2
 BAR_WIDTH = 48
+# Below it, a lock that was free.
+WAITED_S = 0.05
 PHASES = ("resolve", "wait", "download", "verify", "commit", "map", "convert", "transfer", "warm_up")
 MARKS = dict(zip(PHASES, "rwdvcmxtW", strict=True))
 
@@ -30,18 +32,27 @@ def print_timeline(console: Console, loads: Sequence[dict[str, Any]]) -> None:
         seconds = {phase: load["seconds"].get(phase, 0.0) for phase in PHASES}
         bar = " " * round(BAR_WIDTH * (load["started_at_s"] - first) / span)
         bar += "".join(MARKS[phase] * round(BAR_WIDTH * seconds[phase] / span) for phase in PHASES)
-        source = max(load["bytes"], key=lambda name: load["bytes"][name])
-        console.print(f"  replica {number} |{bar:<{BAR_WIDTH}}| {load['seconds']['total']:.2f} s, from the {source}")
+        console.print(f"  replica {number} |{bar:<{BAR_WIDTH}}| {load['seconds']['total']:.2f} s, {_how(load)}")
         shown = [f"{phase} {seconds[phase]:.3f}" for phase in PHASES if seconds[phase] >= 0.0005]
         console.print(f"             {'  '.join(shown)}")
     legend = ", ".join(f"{mark} {phase}" for phase, mark in MARKS.items())
     console.print(f"  ({legend}; {span:.2f} s across)")
 
 
+def _how(load: dict[str, Any]) -> str:
+    """Where a replica's files came from, in words."""
+    if load["bytes"]["store"]:
+        return "downloaded from the store"
+    waited_s = load["seconds"]["wait"]
+    found = f"waited {waited_s:.2f} s for it" if waited_s > WAITED_S else "found it there"
+    return f"mapped the node's copy, {found}"
+
+
 def print_figures(console: Console, rows: Sequence[Figures]) -> None:
     """One line for each deployment: time to ready, bytes by source, hits, memory of its replicas."""
-    table = Table(title="Figures (peaks are over what a replica had before its load)", title_justify="left")
-    for column in ("run", "running after", "slowest load", "from the store", "cache hits", "peak anon", "peak file"):
+    table = Table(title="Figures (memory is over what a replica had before its load)", title_justify="left")
+    columns = ("run", "running after", "slowest load", "from the store", "cache hits")
+    for column in (*columns, "load peak anon", "file", "warm-up peak anon", "file"):
         table.add_column(column)
     for row in rows:
         memory = [load["memory"] for load in row.loads]
@@ -51,7 +62,10 @@ def print_figures(console: Console, rows: Sequence[Figures]) -> None:
             f"{max(load['seconds']['total'] for load in row.loads):.2f} s",
             f"{sum(load['bytes']['store'] for load in row.loads) / MIB:.1f} MiB",
             f"{sum(load['bytes']['store'] == 0 for load in row.loads)} of {len(row.loads)}",
-            f"{max(peaks['peak_anon_bytes'] for peaks in memory) / MIB:.1f} MiB",
-            f"{max(peaks['peak_file_bytes'] for peaks in memory) / MIB:.1f} MiB",
+            *(
+                f"{max(peaks[f'{step}peak_{kind}_bytes'] for peaks in memory) / MIB:.1f} MiB"
+                for step in ("", "warm_up_")
+                for kind in ("anon", "file")
+            ),
         )
     console.print(table)
