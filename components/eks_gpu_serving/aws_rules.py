@@ -27,8 +27,9 @@ KUBERNETES_VERSIONS = ("1.34", "1.35", "1.36")
 DEFAULT_KUBERNETES_VERSION = "1.35"
 
 # https://docs.aws.amazon.com/tag-editor/latest/userguide/best-practices-and-strats.html (2026). A resource has 50
-# tags; the stack and EKS add some.
-MAX_TAGS = 40
+# tags; EKS adds some to what a component is given, and a stack adds its own before.
+_MAX_TAGS = 45
+MAX_STACK_TAGS = 40
 _MAX_KEY, _MAX_VALUE = 128, 256
 _TAG_TEXT = re.compile(r"[\w .:/=+@-]*")
 
@@ -47,12 +48,12 @@ def cidr_problem(text: str) -> str | None:
     return None if "/" in text else "must be a range, such as 203.0.113.7/32"
 
 
-def tag_problems(tags: Mapping[str, str] | None) -> list[Reason]:
+def tag_problems(tags: Mapping[str, str] | None, most: int = _MAX_TAGS) -> list[Reason]:
     """Keys and values that AWS would refuse, as (``tags.<key>``, reason)."""
     tags = tags or {}
     found: list[Reason] = []
-    if len(tags) > MAX_TAGS:
-        found.append(("tags", f"got {len(tags)} tags, at most {MAX_TAGS}: AWS takes 50 and some are the stack's own"))
+    if len(tags) > most:
+        found.append(("tags", f"got {len(tags)} tags, at most {most}: AWS takes 50, and some are added"))
     for key, value in tags.items():
         if not 1 <= len(key) <= _MAX_KEY:
             found.append((f"tags.{key}", f"got a key of {len(key)} characters, AWS takes 1 to {_MAX_KEY}"))

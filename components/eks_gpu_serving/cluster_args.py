@@ -70,6 +70,4 @@ def problems(name: str, args: ServingClusterArgs) -> list[tuple[str, str]]:
         found += [(field, f"got {given!r}, {reason}")] if reason else []
     if args.system_nodes is not None and not 1 <= args.system_nodes <= MAX_SYSTEM_NODES:
         found.append(("system_nodes", f"got {args.system_nodes}, must be 1 to {MAX_SYSTEM_NODES}"))
-    return found + [
-        (f"tags.{key}" if key else "tags", reason) for key, reason in aws_rules.tag_problems(args.tags or {})
-    ]
+    return found + aws_rules.tag_problems(args.tags)

@@ -129,7 +129,7 @@ class StackSettings:
         check_unique(self.node_groups, "node_groups", "name", problems)
 
     def _check_tags(self, problems: Problems) -> None:
-        for path, reason in aws_rules.tag_problems(self.tags):
+        for path, reason in aws_rules.tag_problems(self.tags, aws_rules.MAX_STACK_TAGS):
             problems.add(path, reason)
 
     def _check_namespaces(self, problems: Problems) -> None:

@@ -1,10 +1,21 @@
 """What a stack file may say, and how it is told what it may not."""
 
+import dataclasses
+import math
 import re
 
 import pytest
 
-from eks_gpu_serving.settings import RAY_VERSION, Environment, StackSettings
+from eks_gpu_serving.settings import (
+    RAY_VERSION,
+    ClusterSettings,
+    Environment,
+    KubeRaySettings,
+    NodeGroupSettings,
+    RaySettings,
+    StackModel,
+    StackSettings,
+)
 from ray_model_serving.contract.problems import SettingsError
 
 
@@ -139,4 +150,89 @@ def test_a_model_on_a_pool_that_does_not_exist_is_refused_with_the_nearest(small
 
 @pytest.mark.parametrize("given", [None, [], "text", 3])
 def test_something_that_is_no_mapping_is_refused_in_words(given) -> None:
+    assert "- stack settings: got" in problems_of(given)
     assert "must be a mapping" in problems_of(given)
+
+
+def test_one_run_shows_what_spans_several_keys_beside_everything_else(small_stack) -> None:
+    mapping = small_stack(
+        environment="prod",
+        regoin="x",
+        pool={"max_nodes": 1, "min_nodes": 3, "nmae": "x"},
+        model={"min_replicas": 0, "num_gpus": 1.5, "weights_gib": "big", "node_group": "l5"},
+        ray={"namespace": "ops", "image": "serving:latest"},
+        kuberay={"namespace": "ops", "verison": "1"},
+        tags={"aws:x": "y"},
+    )
+    mapping["models"].append({**mapping["models"][0], "uri": 3})
+    paths = {line.split(": ")[0].removeprefix("  - ") for line in problems_of(mapping).splitlines()[1:]}
+    assert paths == {
+        "regoin",
+        "node_groups[0].nmae",
+        "node_groups[0].min_nodes",
+        "models",
+        *(f"models[{n}].{key}" for n in (0, 1) for key in ("weights_gib", "num_gpus", "min_replicas", "node_group")),
+        "models[0].snapshot_id",
+        "models[1].uri",
+        "ray.image",
+        "kuberay.verison",
+        "kuberay.namespace",
+        "tags.aws:x",
+    }
+
+
+OF_NEW = {
+    "kubernetes_version": "1.35",
+    "vpc_id": "vpc-0123456789abcdef0",
+    "endpoint_public_access": True,
+    "public_access_cidrs": ["192.0.2.0/24"],
+    "system_instance_type": "m7i.xlarge",
+    "system_nodes": 2,
+}
+
+
+@pytest.mark.parametrize("key", OF_NEW)
+def test_what_describes_a_new_cluster_is_refused_beside_an_existing_one(small_stack, key) -> None:
+    text = problems_of(small_stack(cluster={"existing_name": "shared", key: OF_NEW[key]}))
+    assert f"cluster.{key}: describes a new cluster, 'shared' exists: leave it out" in text
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf, 10**400], ids=range(4))
+def test_a_number_that_is_none_is_refused_wherever_it_stands(small_stack, number) -> None:
+    found = [
+        ("node_groups[0].max_nodes", small_stack(pool={"max_nodes": number})),
+        ("node_groups[0].cache_budget_gib", small_stack(pool={"cache_budget_gib": number})),
+        ("node_groups[0].pod_memory_gib", small_stack(pool={"pod_memory_gib": number})),
+        ("models[0].weights_gib", small_stack(model={"weights_gib": number})),
+        ("models[0].host_peak_gib", small_stack(model={"host_peak_gib": number})),
+        ("models[0].limits.batch_wait_s", small_stack(model={"limits": {"batch_wait_s": number}})),
+        ("ray.head_memory_gib", small_stack(ray={"head_memory_gib": number})),
+        ("cluster.system_nodes", small_stack(cluster={"system_nodes": number})),
+    ]
+    for path, mapping in found:
+        assert f"- {path}: got " in problems_of(mapping)
+
+
+def test_every_number_of_a_stack_file_is_bounded_on_both_sides() -> None:
+    parts = (StackSettings, ClusterSettings, NodeGroupSettings, StackModel, RaySettings, KubeRaySettings)
+    for part in parts:
+        for field in dataclasses.fields(part):
+            if field.type in (int, float, int | None, float | None):
+                rule = field.metadata["rule"]
+                assert rule.maximum is not None, f"{part.__name__}.{field.name}"
+                assert rule.minimum is not None or rule.above is not None, f"{part.__name__}.{field.name}"
+
+
+@pytest.mark.parametrize("namespace", ["default", "kube-system", "kube-public", "kube-mine", "nvidia-device-plugin"])
+def test_a_namespace_that_is_not_the_stacks_own_is_refused(small_stack, namespace) -> None:
+    assert "ray.namespace: got" in problems_of(small_stack(ray={"namespace": namespace}))
+    assert "kuberay.namespace: got" in problems_of(small_stack(kuberay={"namespace": namespace}))
+
+
+def test_operator_and_application_have_a_namespace_each(small_stack) -> None:
+    assert "as ray.namespace, each makes its own" in problems_of(small_stack(ray={"namespace": "kuberay-system"}))
+
+
+def test_a_pool_called_cluster_lifts_no_limit(small_stack) -> None:
+    text = problems_of(small_stack(name="a" * 28, pool={"name": "cluster"}))
+    assert "at most 39" in text, "the cluster's own limit is the stricter one"

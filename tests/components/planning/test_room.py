@@ -150,12 +150,12 @@ def stacks(draw):
     for pool in range(draw(st.integers(1, 2))):
         instance = draw(st.sampled_from(USABLE_TYPES))
         minimum = draw(st.integers(0, 3))
-        bounds = {"min_nodes": minimum, "max_nodes": draw(st.integers(max(1, minimum), 12))}
+        bounds = {"min_nodes": minimum, "max_nodes": draw(st.integers(max(1, minimum), 30))}
         pools.append({"name": f"p{pool}", "instance_type": instance, **bounds})
         common = draw(st.sampled_from(SIZES))
         for number in range(draw(st.integers(1, 3))):
-            most = draw(st.integers(1, 12))
-            size = draw(st.sampled_from([common, common, common, 0, draw(st.sampled_from(SIZES))]))
+            most = draw(st.integers(1, 8))
+            size = draw(st.sampled_from([*[common] * 8, 0, 0, draw(st.sampled_from(SIZES))]))
             models.append(
                 {
                     "name": f"m{pool}{number}",
@@ -163,8 +163,9 @@ def stacks(draw):
                     "model_class": "a:B",
                     "uri": draw(st.sampled_from(["s3://bucket/m/", "file:///models/m/"])),
                     "node_group": f"p{pool}",
-                    "weights_gib": draw(st.floats(0.01, 20)),
-                    "host_peak_gib": draw(st.floats(0.01, 20)),
+                    "weights_gib": draw(st.floats(0.01, 4)),
+                    "gpu_gib": draw(st.sampled_from([0.1, 1.0, 10.0])),
+                    "host_peak_gib": draw(st.floats(0.01, 4)),
                     "num_cpus": draw(st.sampled_from([0.1, 0.5, 1])),
                     "num_gpus": size,
                     "device": "cuda" if size else "cpu",

@@ -1,5 +1,7 @@
 """The whole composition under the mocks: every environment, as an update and as a preview."""
 
+import base64
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -181,3 +183,32 @@ def test_what_a_host_for_another_language_delivers_makes_the_same_resources(envi
     native = run(lambda: GpuServingStack("serving", GpuServingStackArgs(**environment)))
     hosted = run(lambda: GpuServingStack("serving", given))
     assert {r.urn: r.inputs for r in hosted} == {r.urn: r.inputs for r in native}
+
+
+@pytest.mark.parametrize(("region", "partition"), [("eu-west-1", "aws"), ("us-gov-west-1", "aws-us-gov")])
+def test_the_partition_follows_the_region_everywhere(
+    region: str, partition: str, small_stack: Any, graph: GRAPH
+) -> None:
+    found = graph(small_stack(region=region))
+    arns = [record.inputs["policyArn"] for record in found.of_type("aws:iam/rolePolicyAttachment:RolePolicyAttachment")]
+    assert arns
+    statements = json.loads(found.one("aws:iam/rolePolicy:RolePolicy").inputs["policy"])["Statement"]
+    assert all(arn.startswith(f"arn:{partition}:") for arn in [*arns, statements[0]["Resource"]])
+
+
+def test_an_image_of_ones_own_is_told_how_to_join(small_stack: Any, graph: GRAPH) -> None:
+    found = graph(small_stack(pool={"ami_id": "ami-0123456789abcdef0"}))
+    template = found.one("aws:ec2/launchTemplate:LaunchTemplate", "serving-l4-template")
+    text = base64.b64decode(template.inputs["userData"]).decode()
+    assert "apiServerEndpoint" in text
+
+
+def test_system_nodes_wait_for_the_cluster_and_the_application_for_the_device_plugin(
+    small_stack: Any, graph: GRAPH
+) -> None:
+    found = graph(small_stack())
+    cluster = found.one("eks:index:Cluster")
+    assert cluster.urn in found.one("aws:eks/nodeGroup:NodeGroup", "serving-cluster-system-nodes").dependencies
+    plugin = found.one("kubernetes:helm.sh/v3:Release", "serving-device-plugin-release")
+    service = found.one("eks-gpu-serving:index:RayModelService")
+    assert plugin.urn in service.dependencies, "without the plugin no node offers a GPU, and the update waits in vain"
