@@ -11,7 +11,7 @@ from typing import cast
 from ray_model_serving.contract.errors import ModelServingError
 from ray_model_serving.store import checksums
 from ray_model_serving.store.disk import raise_if_full, write_all
-from ray_model_serving.store.errors import StoreUnavailableError, raise_together
+from ray_model_serving.store.errors import StoreRefusedError, StoreUnavailableError, raise_together
 from ray_model_serving.store.journal import Journal
 from ray_model_serving.store.options import BLOCK_BYTES, TransferOptions
 from ray_model_serving.store.parts import Extent, Part
@@ -139,6 +139,8 @@ class Download:
         if self._stop.is_set():
             raise Stopped
         part = running.part
+        if running.done_bytes == part.length:
+            return  # the last attempt had all bytes when its connection broke
         rest = replace(part, offset=part.offset + running.done_bytes, length=part.length - running.done_bytes)
         body = self._open_range(rest)
         with self._lock:
@@ -147,7 +149,10 @@ class Download:
             while running.done_bytes < part.length:
                 self._read_block(running, body)
             if body.read(1):
-                raise ShortBodyError(f"more than the {rest.length} bytes that were asked for")
+                raise StoreRefusedError(
+                    f"{part.entry.key}: more than the {rest.length} bytes that were asked for",
+                    hint="the store or a proxy before it does not serve byte ranges; S3 and compatible stores do",
+                )
         finally:
             with self._lock:
                 running.body = running.waits_since = None

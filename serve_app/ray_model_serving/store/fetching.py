@@ -10,7 +10,7 @@ from ray_model_serving.store.errors import DigestMismatchError, ObjectReplacedEr
 from ray_model_serving.store.file_checks import check_digests, check_files
 from ray_model_serving.store.journal import Journal
 from ray_model_serving.store.locks import HeldLock
-from ray_model_serving.store.options import TransferOptions
+from ray_model_serving.store.options import TransferOptions, part_bytes_for
 from ray_model_serving.store.parts import combined_checksums, merged, missing_parts, total_bytes
 from ray_model_serving.store.progress import Fetch
 from ray_model_serving.store.room import allocated
@@ -85,7 +85,7 @@ def _download(
             deadline=fetch.deadline,
         )
         fetched = download.run(
-            list(missing_parts(manifest.files, staging.present)),
+            list(missing_parts(manifest.files, staging.present, part_bytes_for(total, options.connections))),
             manifest.source,
             lambda done: fetch.tell("download", present + done, total),
         )

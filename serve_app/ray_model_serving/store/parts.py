@@ -6,10 +6,6 @@ from dataclasses import dataclass
 from ray_model_serving.contract.cache_format import FileEntry
 from ray_model_serving.store import checksums
 
-# S3 advises ranges of 8 to 16 MB:
-# https://docs.aws.amazon.com/AmazonS3/latest/userguide/optimizing-performance-design-patterns.html
-PART_BYTES = 8 * 1024**2
-
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
@@ -44,7 +40,7 @@ def disjoint(extents: Iterable[Extent], size_bytes: int) -> list[Extent]:
     return kept
 
 
-def missing_parts(files: Iterable[FileEntry], present: Extents, part_bytes: int = PART_BYTES) -> Iterator[Part]:
+def missing_parts(files: Iterable[FileEntry], present: Extents, part_bytes: int) -> Iterator[Part]:
     """The ranges that ``present`` lacks, in order, none longer than ``part_bytes``; an empty file has none."""
     for entry in files:
         position = 0

@@ -46,9 +46,10 @@ def resolve_s3(
         key = f"{uri.prefix}{path}"
         try:
             answer = ask(lambda client: client.head_object(Bucket=uri.bucket, Key=key, ChecksumMode="ENABLED"))
+            checksum = checksums.from_head(answer, uri.bucket) or _composite(ask, answer, key, uri.bucket)
         except Exception as error:  # translate() raises again what is not the store's
             return translate(error, f"s3://{uri.bucket}/{key}")
-        return _entry(answer, path, key, uri.bucket)
+        return _entry(answer, path, key, checksum)
 
     with ThreadPoolExecutor(max_workers=connections, thread_name_prefix="head") as pool:
         found = list(pool.map(head, sorted(selected)))
@@ -83,8 +84,28 @@ def _is_marker(path: str, size: int) -> bool:
     return size == 0 and (path == "" or path.endswith("/"))
 
 
-def _entry(head: Mapping[str, Any], path: str, key: str, bucket: str) -> FileEntry:
-    checksum = checksums.from_head(head, bucket)
+def _composite(ask: Ask, head: Mapping[str, Any], key: str, bucket: str) -> tuple[str, str] | None:
+    """``(checksum, type)`` of an object whose checksum is over its parts' checksums; None where they differ in size.
+
+    S3 says a part's size only when it is asked for that part. The first and the last one tell whether all are alike.
+    """
+    found = checksums.composite_from_head(head)
+    if found is None:
+        return None
+    value, name, count = found
+
+    def size_of(number: int) -> int:
+        answer = ask(lambda c: c.head_object(Bucket=bucket, Key=key, IfMatch=head["ETag"], PartNumber=number))
+        return int(answer["ContentLength"])
+
+    first_bytes = size_of(1)
+    last_bytes = size_of(count) if count > 1 else first_bytes
+    if first_bytes <= 0 or first_bytes * (count - 1) + last_bytes != int(head["ContentLength"]):
+        return None
+    return value, checksums.composite_type(name, first_bytes)
+
+
+def _entry(head: Mapping[str, Any], path: str, key: str, checksum: tuple[str, str] | None) -> FileEntry:
     version = head.get("VersionId")
     return FileEntry(
         path=path,

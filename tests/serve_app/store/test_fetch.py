@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import re
 import stat
 from dataclasses import replace
 from pathlib import Path
@@ -90,6 +91,15 @@ def test_a_second_fetch_reads_no_object(proxy: RecordingProxy, bucket: Bucket, t
         assert snapshot.report.bytes_node == snapshot.manifest.size_bytes
 
 
+def test_a_new_revision_is_a_new_snapshot_and_the_old_one_stays(proxy: RecordingProxy, bucket: Bucket, tmp_path: Path):
+    # UR-081
+    store = ModelStore(tmp_path, endpoint_url=proxy.endpoint_url)
+    with store.ensure(bucket.put(linear_model())) as old:
+        with store.ensure(bucket.put({**linear_model(), "config.json": b'{"hidden": 4}'})) as new:
+            assert new.snapshot_id != old.snapshot_id
+        assert read_files(old.path) == linear_model()
+
+
 def test_a_copied_bucket_hits(proxy: RecordingProxy, bucket: Bucket, tmp_path: Path):
     store = ModelStore(tmp_path, endpoint_url=proxy.endpoint_url)
     with store.ensure(bucket.put(linear_model(), "first/")) as first:
@@ -128,24 +138,81 @@ def test_each_full_object_checksum_is_checked(field: str, proxy: RecordingProxy,
     assert not list((tmp_path / "staging").iterdir()), "what failed its check is not left behind"
 
 
-def test_without_a_full_object_checksum_the_etag_is_checked_where_it_is_an_md5(
+def test_without_a_checksum_the_etag_is_checked_where_it_is_an_md5(
     proxy: RecordingProxy, bucket: Bucket, tmp_path: Path
 ):
     uri = bucket.put(linear_model())
-    proxy.rule = with_checksum("crc32", "AAAAAA==-3", "COMPOSITE")
+    proxy.rule = with_checksum("", "")
     with ModelStore(tmp_path, endpoint_url=proxy.endpoint_url).ensure(uri) as snapshot:
-        assert snapshot.report.files_by_check["MD5/ETAG"] == 1, "a composite checksum says nothing about the whole"
+        assert snapshot.report.files_by_check["MD5/ETAG"] == 1
+
+
+def in_parts(content: bytes, sizes: list[int], checksum: str):
+    """A rule: HEAD of the weights is that of an upload in parts of these sizes."""
+
+    def rule(request: Request, forward: Forward) -> Answer:
+        got = forward()
+        if request.method != "HEAD" or not request.path.endswith(".safetensors"):
+            return got
+        headers = {name: text for name, text in got.headers.items() if not name.startswith("x-amz-checksum")}
+        headers |= {"x-amz-checksum-crc32": checksum, "x-amz-checksum-type": "COMPOSITE"}
+        number = re.search(r"partNumber=(\d+)", request.query)
+        headers["x-head-length"] = str(sizes[int(number[1]) - 1] if number else len(content))
+        return replace(got, status=206 if number else 200, headers=headers)
+
+    return rule
+
+
+def upload_in_parts(bucket: Bucket, content: bytes, sizes: list[int]) -> str:
+    """The weights as a multipart upload; gives the model's URI."""
+    client, place = bucket.s3.client(), {"Bucket": bucket.name, "Key": "m/model.safetensors"}
+    place["UploadId"] = client.create_multipart_upload(**place)["UploadId"]
+    parts, position = list[dict[str, object]](), 0
+    for number, size in enumerate(sizes, start=1):
+        part = client.upload_part(**place, PartNumber=number, Body=content[position : position + size])
+        parts.append({"PartNumber": number, "ETag": part["ETag"]})
+        position += size
+    client.complete_multipart_upload(**place, MultipartUpload={"Parts": parts})
+    return f"s3://{bucket.name}/m/"
+
+
+def composite_of(content: bytes, sizes: list[int]) -> str:
+    position, values = 0, b""
+    for size in sizes:
+        values += crt.crc32(content[position : position + size]).to_bytes(4, "big")
+        position += size
+    return f"{base64_of(crt.crc32(values), 4)}-{len(sizes)}"
+
+
+def test_the_checksum_of_an_upload_in_parts_is_checked_part_by_part(
+    proxy: RecordingProxy, bucket: Bucket, tmp_path: Path
+):
+    content = large_model(12)["model.safetensors"]
+    sizes = [5 * 1024**2, 5 * 1024**2, len(content) - 10 * 1024**2]
+    store, uri = ModelStore(tmp_path, endpoint_url=proxy.endpoint_url), upload_in_parts(bucket, content, sizes)
+    proxy.rule = in_parts(content, sizes, composite_of(content[::-1], sizes))
+    with pytest.raises(DigestMismatchError, match="COMPOSITE/5242880"):
+        store.ensure(uri)
+    proxy.rule = in_parts(content, sizes, composite_of(content, sizes))
+    with store.ensure(uri) as snapshot:
+        assert snapshot.report.files_by_check == {"CRC32/COMPOSITE/5242880": 1}
+        assert read_files(snapshot.path) == {"model.safetensors": content}
+
+
+def test_parts_of_different_sizes_are_not_taken_for_equal_ones(proxy: RecordingProxy, bucket: Bucket, tmp_path: Path):
+    content = large_model(12)["model.safetensors"]
+    sizes = [5 * 1024**2, 6 * 1024**2, len(content) - 11 * 1024**2]
+    uri = upload_in_parts(bucket, content, sizes)
+    proxy.rule = in_parts(content, sizes, composite_of(content, sizes))
+    (entry,) = ModelStore(tmp_path, endpoint_url=proxy.endpoint_url).resolve(uri).files
+    assert entry.checksum is None
 
 
 def test_with_neither_the_report_says_that_only_size_and_etag_were_checked(
     proxy: RecordingProxy, bucket: Bucket, tmp_path: Path
 ):
-    client, uri = bucket.s3.client(), bucket.put({"config.json": b"{}"})
-    upload = client.create_multipart_upload(Bucket=bucket.name, Key="m/model.safetensors")["UploadId"]
-    place = {"Bucket": bucket.name, "Key": "m/model.safetensors", "UploadId": upload}
-    part = client.upload_part(**place, PartNumber=1, Body=linear_model()["model.safetensors"])
-    parts = {"Parts": [{"PartNumber": 1, "ETag": part["ETag"]}]}
-    client.complete_multipart_upload(**place, MultipartUpload=parts)
+    content = linear_model()["model.safetensors"]
+    uri = upload_in_parts(bucket, content, [len(content)])
     proxy.rule = with_checksum("", "")
     with ModelStore(tmp_path, endpoint_url=proxy.endpoint_url).ensure(uri) as snapshot:
         assert snapshot.report.files_by_check["size and ETag"] == 1

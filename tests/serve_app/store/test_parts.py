@@ -3,11 +3,13 @@
 import base64
 import itertools
 
+import pytest
 from awscrt import checksums as crt
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ray_model_serving.contract.cache_format import FileEntry
+from ray_model_serving.store.options import part_bytes_for
 from ray_model_serving.store.parts import Extent, combined_checksums, disjoint, merged, missing_parts, total_bytes
 
 _SIZES = st.integers(0, 200)
@@ -63,3 +65,8 @@ def test_a_file_with_a_hole_or_without_a_crc_has_no_combined_checksum():
     assert combined_checksums([entry_of(10)], hole) == {}
     whole = {"f": [Extent(offset=0, length=10, crc=1)]}
     assert combined_checksums([entry_of(10, "SHA256/FULL_OBJECT")], whole) == {}
+
+
+@pytest.mark.parametrize(("mib", "expected"), [(1, 8), (1023, 8), (1024, 16), (100_000, 16)])
+def test_ranges_are_long_only_where_each_connection_has_several(mib: int, expected: int):
+    assert part_bytes_for(mib * 1024**2, connections=16) == expected * 1024**2
