@@ -1,5 +1,6 @@
 """The converted copy is made once per node, is mapped by every later replica, and is never half there."""
 
+import io
 import json
 import subprocess
 import sys
@@ -239,3 +240,24 @@ def test_replicas_that_start_at_once_make_one_copy(layout: CacheLayout, new_snap
     assert {answer[1] for answer in answers} == {converted_id(snapshot.snapshot_id, "bfloat16")}
     assert len(list(layout.snapshots.iterdir())) == 2
     assert not list(layout.staging.iterdir())
+
+
+def test_pickled_weights_are_kept_as_safetensors_with_their_ties(layout: CacheLayout, new_snapshot: NewSnapshot):
+    shared = torch.linspace(-1, 1, 12).reshape(4, 3)
+    buffer = io.BytesIO()
+    torch.save({"embedding.weight": shared, "output.weight": shared}, buffer)
+    snapshot = new_snapshot({"pytorch_model.bin": buffer.getvalue()})
+
+    def build(_: Path) -> nn.Module:
+        module = nn.Module()
+        module.embedding, module.output = nn.Embedding(4, 3), nn.Linear(3, 4, bias=False)
+        return module
+
+    copies = ConvertedCopies(layout=layout)
+    loaded = load(snapshot, build, dtype=Dtype.FLOAT16, device=Device.CPU, keep_converted=copies)
+    assert loaded.copy
+    assert [entry.path for entry in loaded.copy.manifest.files] == ["pytorch_model.bin.safetensors"]
+    assert loaded.copy.manifest.size_bytes < 400, "tied weights are stored once"
+    for name in ("embedding.weight", "output.weight"):
+        assert torch.equal(loaded.module.get_parameter(name), shared.half())
+    loaded.copy.close()
