@@ -36,8 +36,7 @@ log = logging.getLogger(__name__)
 DEFAULT_DEADLINE_S = 3600.0
 DEFAULT_STALL_S = 30.0
 _POLL_S = 0.1
-_LOOK_UP_TRIES = 20
-_LOG_WAIT_S = 30.0
+_LOOK_UP_TRIES, _LOG_WAIT_S = 20, 30.0
 
 
 class ModelStore:
@@ -214,8 +213,8 @@ class ModelStore:
                     f"snapshot {identity}: waited {self._deadline_s:g} s for {lock.holder()}, which holds {lock.path}",
                     hint="look at that process; its death frees the lock",
                 )
-            if time.monotonic() - told_s > _LOG_WAIT_S:
-                told_s = time.monotonic()
+            if time.monotonic() > told_s + _LOG_WAIT_S:
+                told_s += _LOG_WAIT_S
                 log.info("waiting for %s, which holds the lock of snapshot %s", lock.holder(), identity)
             time.sleep(_POLL_S)
 
