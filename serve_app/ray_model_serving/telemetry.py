@@ -38,6 +38,7 @@ class Telemetry:
             self._count(metrics.MODEL_BYTES, report["bytes"][source], source)
         self._set(metrics.LOAD_PEAK_ANON_BYTES, report["memory"]["peak_anon_bytes"])
         self._set(metrics.LOAD_PEAK_FILE_BYTES, report["memory"]["peak_file_bytes"])
+        self._set(metrics.GPU_PEAK_BYTES, report["memory"]["gpu_peak_bytes"])
 
     def _set(self, metric: Metric, value: float, label: str | None = None) -> None:
         self._instruments[metric.name].set(value, tags=_tags(metric, label))

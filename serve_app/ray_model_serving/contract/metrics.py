@@ -38,6 +38,10 @@ LOAD_PEAK_FILE_BYTES = Metric(
     name="model_load_peak_file_bytes", type=MetricType.GAUGE, unit="bytes",
     description="File-backed memory at the peak of the last load, over what the process had before",
 )  # fmt: skip
+GPU_PEAK_BYTES = Metric(
+    name="model_gpu_peak_bytes", type=MetricType.GAUGE, unit="bytes",
+    description="Most bytes that torch held on the GPU during the last load and its warm-up",
+)  # fmt: skip
 MODEL_BYTES = Metric(
     name="model_bytes_total", type=MetricType.COUNTER, unit="bytes", label="source", label_values=SOURCES,
     description="Model bytes by where they came from",
@@ -52,4 +56,4 @@ REJECTED = Metric(
     description="Requests that were refused, by reason",
 )  # fmt: skip
 
-ALL = (LOAD_SECONDS, LOAD_PEAK_ANON_BYTES, LOAD_PEAK_FILE_BYTES, MODEL_BYTES, MODEL_STATE, REJECTED)
+ALL = (LOAD_SECONDS, LOAD_PEAK_ANON_BYTES, LOAD_PEAK_FILE_BYTES, GPU_PEAK_BYTES, MODEL_BYTES, MODEL_STATE, REJECTED)

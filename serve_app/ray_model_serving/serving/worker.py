@@ -16,8 +16,8 @@ from ray_model_serving.serving.slots import load_slot
 from ray_model_serving.store import FetchProgress, ModelStore, Snapshot
 
 if TYPE_CHECKING:
-    from ray_model_serving.loading import LoadedModel
     from ray_model_serving.loading.sampler import Resident
+    from ray_model_serving.loading.served import Served
 
 log = logging.getLogger("ray.serve")
 
@@ -54,6 +54,7 @@ class ModelWorker:
         self._model = model
         self._served = served
         self._snapshot: Snapshot | None = None
+        self._loaded: Served | None = None
         self._started = 0.0
         self._before_load: Resident | None = None
         self.phase: str | None = None
@@ -74,14 +75,15 @@ class ModelWorker:
         self._started, started_at, self._before_load = time.monotonic(), time.time(), resident()
         with _exit_is_an_error():
             try:
-                snapshot, loaded, waited_s = self._load_once()
+                waited_s = self._load_once()
             except Exception:
                 if self._snapshot is None or self._snapshot.path.exists():
                     raise
                 # Somebody removed the snapshot between the fetch and the load; it is ensured once more.
-                snapshot, loaded, waited_s = self._load_once()
-        self._served.module = loaded.module
-        self.report = _joined(snapshot.report.to_json(), loaded.report.to_json())
+                waited_s = self._load_once()
+        assert self._snapshot is not None  # what a load leaves
+        assert self._loaded is not None
+        self.report = _joined(self._snapshot.report.to_json(), self._loaded.report.to_json())
         self.report["started_at_s"] = round(started_at, 3)
         # The lock of the snapshot and the slot: both are time spent on other processes of the node.
         self.report["seconds"]["wait"] = round(self.report["seconds"]["wait"] + waited_s, 4)
@@ -89,6 +91,7 @@ class ModelWorker:
     def warm_up(self) -> None:
         """The model's own warm-up; after it the load report is complete."""
         assert self.report is not None  # the gate warms up after it loaded
+        from ray_model_serving.loading.gpu import peak_bytes as gpu_peak_bytes
         from ray_model_serving.loading.sampler import PeakSampler
 
         self.phase, started = "warm_up", time.monotonic()
@@ -96,6 +99,7 @@ class ModelWorker:
             self._served.warm_up()
         ended = time.monotonic()
         # Beside the peaks of the load: mapped weights become resident, and work spaces appear, when a model first runs.
+        self.report["memory"]["gpu_peak_bytes"] = gpu_peak_bytes(self._model.device)
         self.report["memory"]["warm_up_peak_anon_bytes"] = sampler.peak_anon_bytes
         self.report["memory"]["warm_up_peak_file_bytes"] = sampler.peak_file_bytes
         self.report["seconds"]["warm_up"] = round(ended - started, 4)
@@ -107,37 +111,50 @@ class ModelWorker:
         with _exit_is_an_error():
             return self._served.predict_batch(inputs)
 
-    def _load_once(self) -> "tuple[Snapshot, LoadedModel, float]":
-        """The snapshot, what was made of it, and the seconds that it waited for other loads of the node."""
-        from ray_model_serving.loading import load
+    def _load_once(self) -> float:
+        """Fetch and load; returns the seconds that it waited for other loads of the node."""
+        from ray_model_serving.loading.served import Place, load_served
 
         settings, model = self._settings, self._model
+        layout = CacheLayout(Path(settings.cache_root))
         end = self._started + settings.load_deadline_s
+        self._close()
         snapshot = self._fetch(end)
-        self._served.directory = snapshot.path
         self.phase, waiting_since = "wait", time.monotonic()
         slots = load_slot(
-            CacheLayout(Path(settings.cache_root)).locks,
+            layout.locks,
             at_once=settings.loads_at_once_per_node,
             deadline_s=max(0.0, end - waiting_since),
         )
         with slots:
             waited_s = time.monotonic() - waiting_since
             self.phase = "map"
-            loaded = load(
+            self._loaded = load_served(
+                self._served,
                 snapshot,
-                self._served.build,
                 dtype=model.dtype,
-                device=model.device,
                 host_peak_bytes=model.host_peak_bytes,
-                ignore_keys=self._served.ignore_keys,
+                place=Place(
+                    device=model.device,
+                    num_cpus=model.num_cpus,
+                    num_gpus=model.num_gpus,
+                    layout=layout,
+                    # The first replica of a node converts, the others map what it made.
+                    keep_converted=True,
+                    budget_bytes=settings.cache_budget_bytes,
+                ),
             )
-        return snapshot, loaded, waited_s
+        return waited_s
+
+    def _close(self) -> None:
+        """Let go of what an attempt that failed later on still holds."""
+        for held in (self._loaded, self._snapshot):
+            if held is not None:
+                held.close()
+        self._loaded = self._snapshot = None
 
     def _fetch(self, end: float) -> Snapshot:
         settings, model = self._settings, self._model
-        if self._snapshot:  # from an attempt that failed later on
-            self._snapshot.close()
         store = ModelStore(
             Path(settings.cache_root),
             baked_root=Path(settings.baked_root) if settings.baked_root else None,

@@ -68,7 +68,7 @@ class FakeWorker:
         self.report = {
             "bytes": {"store": 90, "node": 0, "image": 0},
             "seconds": {"download": 1.5, "total": 2.0},
-            "memory": {"model_bytes": 90, "peak_anon_bytes": 7, "peak_file_bytes": 90},
+            "memory": {"model_bytes": 90, "peak_anon_bytes": 7, "peak_file_bytes": 90, "gpu_peak_bytes": 0},
         }
 
     def warm_up(self) -> None:
