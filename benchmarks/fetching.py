@@ -8,6 +8,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
 from benchmarks import peers
 from benchmarks.checkpoints import digest as digest_of
@@ -79,6 +80,10 @@ class Bench:
         )
 
 
+def _end(number: int, _frame: FrameType | None) -> None:
+    sys.exit(f"ended by signal {number}")
+
+
 def check_digest(model: Model, digest: int) -> None:
     """Raises :class:`CaseFailed` where a client did not deliver the store's weights."""
     if digest != model.digest:
@@ -91,7 +96,7 @@ def prepared(sizes: list[str], directory: Path | None) -> Generator[Bench]:
 
     From here on SIGTERM ends the program in order, or nginx would outlive it.
     """
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
+    signal.signal(signal.SIGTERM, _end)
     with (
         tempfile.TemporaryDirectory(prefix="bench-objects-", dir=_TMPFS if _TMPFS.is_dir() else None) as objects_name,
         tempfile.TemporaryDirectory(prefix="bench-work-", dir=directory) as work,
