@@ -22,7 +22,7 @@ test: .venv/.ready ## Run the tests
 
 lint: .venv/.ready ## Format check, lint, import contracts, types
 	@$(BIN)/ruff format --check .
-	@$(BIN)/ruff check .
+	@$(BIN)/ruff check --no-cache .
 	@$(BIN)/lint-imports
 	@$(BIN)/pyright
 

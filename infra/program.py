@@ -2,9 +2,9 @@
 
 import pulumi
 import pulumi_aws as aws
-from eks_gpu_serving.stack import GpuServingStack, GpuServingStackArgs
 
 from eks_gpu_serving.settings import StackSettings
+from eks_gpu_serving.stack import GpuServingStack, GpuServingStackArgs
 from infra import config
 from ray_model_serving.contract.problems import SettingsError
 
