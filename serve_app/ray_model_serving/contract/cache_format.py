@@ -8,7 +8,7 @@ bucket, so that a copied bucket hits. ``<root>/staging/`` holds work in progress
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,6 +25,12 @@ class UnreadableRecordError(ModelServingError):
     """A ``snapshot.json`` that this version of the library can't read."""
 
     kind = "unreadable_record"
+
+
+class NewerRecordError(UnreadableRecordError):
+    """A ``snapshot.json`` of a later format, see :meth:`Manifest.from_json`."""
+
+    kind = "newer_record"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,25 +82,50 @@ class Manifest:
 
     @classmethod
     def from_json(cls, text: str) -> "Manifest":
-        """Read ``snapshot.json``. Raises :class:`UnreadableRecordError` for any other text or format version."""
+        """Read ``snapshot.json``. Raises :class:`UnreadableRecordError` for any other text or format version.
+
+        Fields that this version does not know are passed over. A later format keeps the meaning of the id and the
+        files under their paths, so that whoever knows the manifest from the store can use its snapshots all the same.
+        """
         try:
             document = cast("Mapping[str, Any]", json.loads(text))
             version = document["format_version"]
             if version != FORMAT_VERSION:
-                raise UnreadableRecordError(
+                newer = type(version) is int and version > FORMAT_VERSION
+                raise (NewerRecordError if newer else UnreadableRecordError)(
                     f"snapshot record has format version {version}, this library reads {FORMAT_VERSION}"
                 )
             manifest = cls(
-                source=document["source"],
-                files=tuple(FileEntry(**entry) for entry in document["files"]),
-                parent=document.get("parent"),
-                dtype=document.get("dtype"),
+                source=_text(document["source"]),
+                files=tuple(_entry(entry) for entry in document["files"]),
+                parent=_text_or_none(document.get("parent")),
+                dtype=_text_or_none(document.get("dtype")),
             )
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise UnreadableRecordError(f"snapshot record is not readable: {error!r}") from error
         if document.get("snapshot_id") != manifest.snapshot_id:
             raise UnreadableRecordError("snapshot record names another snapshot than its files make")
         return manifest
+
+
+def _entry(given: Mapping[str, Any]) -> FileEntry:
+    known = {field.name: given[field.name] for field in fields(FileEntry) if field.name in given}
+    size_bytes = known.pop("size_bytes")
+    if type(size_bytes) is not int or size_bytes < 0:
+        raise TypeError(f"size_bytes {size_bytes!r} is no size")
+    path, key, etag = (_text(known.pop(name)) for name in ("path", "key", "etag"))
+    rest = {name: _text_or_none(value) for name, value in known.items()}
+    return FileEntry(path=path, key=key, size_bytes=size_bytes, etag=etag, **rest)
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value
+
+
+def _text_or_none(value: object) -> str | None:
+    return None if value is None else _text(value)
 
 
 def snapshot_id(files: Iterable[FileEntry]) -> str:

@@ -18,40 +18,57 @@ from ray_model_serving.contract.cache_format import (
     RECORD_NAME,
     CacheLayout,
     Manifest,
+    NewerRecordError,
     UnreadableRecordError,
 )
-from ray_model_serving.store.disk import network_type, remove, sync
-from ray_model_serving.store.errors import CacheNotWritableError
+from ray_model_serving.store.disk import network_type, remove, sync, typed_errors
+from ray_model_serving.store.errors import CacheChangedError, CacheNotWritableError
 from ray_model_serving.store.locks import HeldLock
 from ray_model_serving.store.staging import Staging
 
 log = logging.getLogger(__name__)
 
+_PUBLISH_TRIES = 20
 
-def find_whole(layout: CacheLayout, identity: str) -> Manifest | None:
+
+def find_whole(layout: CacheLayout, identity: str, resolved: Manifest | None = None) -> Manifest | None:
     """The manifest of a snapshot that is whole, see :func:`examine`, or None."""
-    return examine(layout, identity)[0]
+    return examine(layout, identity, resolved)[0]
 
 
-def examine(layout: CacheLayout, identity: str) -> tuple[Manifest | None, str]:
+def examine(layout: CacheLayout, identity: str, resolved: Manifest | None = None) -> tuple[Manifest | None, str]:
     """A whole snapshot's manifest, or None and the reason.
 
     Whole: a readable record, and every file there with its size. Content was checked before the rename, and nothing
-    writes to a snapshot afterwards.
+    writes to a snapshot afterwards. A record of a later library can't be read; ``resolved``, where the store has told
+    what the id stands for, then takes its place.
     """
+    return _examine(layout.snapshot(identity), identity, resolved)
+
+
+def _examine(directory: Path, identity: str, resolved: Manifest | None) -> tuple[Manifest | None, str]:
     try:
-        manifest = Manifest.from_json(layout.record(identity).read_text(encoding="utf-8"))
+        manifest = _read_record(directory / RECORD_NAME, resolved)
         if manifest.snapshot_id != identity:
             return None, f"the record is that of snapshot {manifest.snapshot_id}"
         for entry in manifest.files:
-            size_bytes = (layout.snapshot(identity) / entry.path).stat().st_size
+            size_bytes = (directory / entry.path).stat().st_size
             if size_bytes != entry.size_bytes:
                 return None, f"{entry.path} has {size_bytes} bytes instead of {entry.size_bytes}"
     except OSError as error:
         return None, f"{error.filename}: {error.strerror}"
-    except (UnreadableRecordError, UnicodeDecodeError) as error:
+    except (UnreadableRecordError, ValueError) as error:  # not UTF-8, or a path that can't be one
         return None, str(error)
     return manifest, ""
+
+
+def _read_record(path: Path, resolved: Manifest | None) -> Manifest:
+    try:
+        return Manifest.from_json(path.read_text(encoding="utf-8"))
+    except NewerRecordError:
+        if resolved is None:
+            raise
+        return resolved
 
 
 def prepare(layout: CacheLayout) -> None:
@@ -64,7 +81,7 @@ def prepare(layout: CacheLayout) -> None:
                 directory.chmod(DIRECTORY_MODE | stat.S_ISGID)
             probe = directory / f".probe-{uuid.uuid4().hex}"
             probe.touch()
-            probe.unlink()
+            probe.unlink(missing_ok=True)  # earlier versions swept it away
         except OSError as error:
             raise CacheNotWritableError(
                 f"{directory}: the node cache is not writable for uid {os.geteuid()} (gid {os.getegid()}): "
@@ -84,9 +101,17 @@ def prepare(layout: CacheLayout) -> None:
 def publish(layout: CacheLayout, staging: Staging, manifest: Manifest, lock: HeldLock) -> None:
     """Sync everything, write the record last, and make the snapshot visible by one rename.
 
-    Another fetch that published first wins if its snapshot is whole; a broken one is moved aside.
+    Another fetch that published first wins if its snapshot is whole; a broken one is moved aside. Raises the typed
+    errors of :func:`disk.typed`, and :class:`CacheChangedError` where others put broken ones there again and again.
     """
-    identity, files = manifest.snapshot_id, staging.files
+    with typed_errors(staging.path):
+        _sync_all(staging.files, manifest)
+        _make_visible(layout, staging.files, manifest, lock)
+        sync(layout.snapshots)
+    remove(staging.path)
+
+
+def _sync_all(files: Path, manifest: Manifest) -> None:
     for entry in manifest.files:
         path = files / entry.path
         path.chmod(FILE_MODE)
@@ -98,34 +123,48 @@ def publish(layout: CacheLayout, staging: Staging, manifest: Manifest, lock: Hel
     for directory in _directories(files):
         directory.chmod(DIRECTORY_MODE)
         sync(directory)
-    target = layout.snapshot(identity)
-    try:
-        files.rename(target)
-    except OSError as error:
-        if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
-            raise
-        if find_whole(layout, identity) is None:
-            discard(layout, identity, lock)
-            files.rename(target)
-    sync(layout.snapshots)
-    remove(staging.path)
 
 
-def discard(layout: CacheLayout, identity: str, lock: HeldLock) -> bool:
-    """Move a snapshot out of sight by a rename; False if it was gone.
+def _make_visible(layout: CacheLayout, files: Path, manifest: Manifest, lock: HeldLock) -> None:
+    identity = manifest.snapshot_id
+    for _ in range(_PUBLISH_TRIES):
+        if _renamed(files, layout.snapshot(identity)) or find_whole(layout, identity, manifest) is not None:
+            return
+        discard(layout, manifest, lock)
+    raise CacheChangedError(
+        f"snapshot {identity}: broken ones took its place {_PUBLISH_TRIES} times while it was put there",
+        hint="look at what else writes to this cache directory",
+    )
+
+
+def discard(layout: CacheLayout, manifest: Manifest, lock: HeldLock) -> None:
+    """Move a broken snapshot out of sight by a rename; nothing happens if it is gone or has become whole.
 
     Its bytes are removed at once if ``lock`` says that nobody uses it; else the sweep does that when its users let go.
     Whoever has files mapped keeps them either way.
     """
-    reason = examine(layout, identity)[1]
-    aside = layout.staging / f"{identity}.{uuid.uuid4().hex}"
+    identity = manifest.snapshot_id
+    aside, target = layout.staging / f"{identity}.{uuid.uuid4().hex}", layout.snapshot(identity)
     try:
-        layout.snapshot(identity).rename(aside)
+        target.rename(aside)
     except FileNotFoundError:
-        return False
-    log.warning("removing snapshot %s: %s", identity, f"it is not whole: {reason}" if reason else "evicted")
+        return
+    whole, reason = _examine(aside, identity, manifest)
+    if whole and _renamed(aside, target):
+        return  # another one replaced it since the caller looked, so it goes back
+    log.warning("removing snapshot %s: %s", identity, f"it is not whole: {reason}" if reason else "there are two")
     if lock.is_exclusive:
         remove(aside)
+
+
+def _renamed(source: Path, target: Path) -> bool:
+    """False where something is in the way."""
+    try:
+        source.rename(target)
+    except OSError as error:
+        if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
+            raise
+        return False
     return True
 
 

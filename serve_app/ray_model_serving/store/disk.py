@@ -5,13 +5,18 @@ import logging
 import os
 import shutil
 import stat
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
-from ray_model_serving.store.errors import NoSpaceError
+from ray_model_serving.contract.cache_format import DIRECTORY_MODE
+from ray_model_serving.contract.errors import ModelServingError
+from ray_model_serving.store.errors import CacheNotWritableError, IoFailedError, NoSpaceError
 
 log = logging.getLogger(__name__)
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 # Locks and renames are weaker there, and mapped weights fault in over the network page by page.
 _NETWORK_TYPES = ("nfs", "nfs4", "cifs", "smb3", "ceph", "lustre", "gpfs", "fuse.mount-s3", "fuse.s3fs", "9p")
 
@@ -45,7 +50,7 @@ def no_space(path: Path, state: str, needed_bytes: int) -> NoSpaceError:
 
 def allocate(path: Path, size_bytes: int) -> int:
     """Open a file for writing with all its blocks, so that a full disk shows now and not at 90 %."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_directories(path.parent)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     try:
         if size_bytes:
@@ -55,6 +60,35 @@ def allocate(path: Path, size_bytes: int) -> int:
         raise_if_full(error, path, size_bytes)
         raise
     return descriptor
+
+
+def make_directories(path: Path) -> None:
+    """Make a directory and what it is in, each writable for the group at once: others of it may have to remove them."""
+    for directory in (*reversed(path.parents), path):
+        if not directory.exists():
+            directory.mkdir(exist_ok=True)
+            directory.chmod(DIRECTORY_MODE)  # mkdir's own mode is cut by the umask
+
+
+def typed(error: OSError, path: Path) -> ModelServingError:
+    """The typed error for one of the operating system, on ``path`` unless it names another."""
+    where = f"{error.filename or path}: {error.strerror or error}"
+    if error.errno in _FULL:
+        return NoSpaceError(where, hint="prune the cache, or give it a larger disk or budget")
+    if error.errno in _FORBIDDEN:
+        return CacheNotWritableError(
+            f"{where} (uid {os.geteuid()}, gid {os.getegid()})", hint="check owner, group and mode of the directory"
+        )
+    return IoFailedError(where, hint="check the disk and the limits of this process, then try again")
+
+
+@contextmanager
+def typed_errors(path: Path) -> Generator[None]:
+    """Raises the typed error in the place of an OSError, see :func:`typed`."""
+    try:
+        yield
+    except OSError as error:
+        raise typed(error, path) from error
 
 
 def raise_if_full(error: OSError, path: Path, needed_bytes: int) -> None:

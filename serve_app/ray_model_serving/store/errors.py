@@ -100,6 +100,19 @@ class CacheNotWritableError(ModelServingError):
     kind = "cache_not_writable"
 
 
+class IoFailedError(ModelServingError):
+    """The operating system refused to read or write a file, for a reason that has no kind of its own."""
+
+    kind = "io_failed"
+    permanent = False
+
+
+class AwsConfigurationError(ModelServingError):
+    """An endpoint URL, region, profile or configuration file that no client can be made of."""
+
+    kind = "aws_configuration"
+
+
 class NoSpaceError(ModelServingError):
     """Neither the disk nor the cache's budget has room, and what could go is in use."""
 

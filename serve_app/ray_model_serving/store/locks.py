@@ -9,6 +9,7 @@ import fcntl
 import logging
 import os
 import socket
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +19,9 @@ log = logging.getLogger(__name__)
 
 # Another user of the group takes the same locks.
 LOCK_MODE = 0o664
+# Whoever may write to the directory could put a link to another file there, or a pipe that an open waits for.
+_FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_NOTE_BYTES = 512
 _UNSUPPORTED = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
 
@@ -91,7 +95,7 @@ class HeldLock:
         if network_type(self.path) is not None:
             return False
         try:
-            second = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            second = os.open(self.path, os.O_RDONLY | _FLAGS)
         except OSError:
             return False
         try:
@@ -105,19 +109,25 @@ class HeldLock:
 
     def holder(self) -> str:
         """Who wrote the last note; for error texts only."""
-        try:
-            return self.path.read_text(encoding="utf-8", errors="replace").strip() or "an unnamed process"
-        except OSError:
+        if self.fd is None:
             return "an unnamed process"
+        try:
+            note = os.pread(self.fd, _NOTE_BYTES, 0).decode(errors="replace").strip()
+        except OSError:
+            note = ""
+        return note or "an unnamed process"
 
 
 def open_lock(path: Path) -> HeldLock:
     """Open a lock file without locking it. A read-only cache gives a lock that is held by name only."""
     for flags in (os.O_RDWR | os.O_CREAT, os.O_RDONLY):
         try:
-            fd = os.open(path, flags | os.O_CLOEXEC, LOCK_MODE)
+            fd = os.open(path, flags | _FLAGS, LOCK_MODE)
         except OSError:
             continue
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            break
         with contextlib.suppress(OSError):  # open's own mode is cut by the umask; another user's file can't be changed
             os.fchmod(fd, LOCK_MODE)
         return HeldLock(path, fd)

@@ -133,16 +133,16 @@ class ModelStore:
             check_files(Path(uri.path), [entry.path for entry in manifest.files], str(uri))
         return snapshot_of(Path(uri.path), manifest, fetch.finished(), source="node")
 
-    def _look_up(self, identity: str, fetch: Fetch) -> Snapshot | None:
+    def _look_up(self, identity: str, fetch: Fetch, resolved: Manifest | None = None) -> Snapshot | None:
         """The image, then the node's cache; None where neither has it whole. Waits while another process fetches it."""
-        if self._baked and (manifest := cache.find_whole(self._baked, identity)):
+        if self._baked and (manifest := cache.find_whole(self._baked, identity, resolved)):
             return snapshot_of(self._baked.snapshot(identity), manifest, fetch.finished(), source="image")
-        if cache.find_whole(self._layout, identity) is None:
+        if cache.find_whole(self._layout, identity, resolved) is None:
             return None
         lock = open_lock(self._layout.lock(identity))
         for _ in range(_LOOK_UP_TRIES):
             if lock.try_shared():
-                if manifest := cache.find_whole(self._layout, identity):
+                if manifest := cache.find_whole(self._layout, identity, resolved):
                     lock.mark_use()
                     return snapshot_of(
                         self._layout.snapshot(identity), manifest, fetch.finished(), source="node", lock=lock
@@ -159,14 +159,14 @@ class ModelStore:
             manifest = self._resolve(uri, include, exclude, fetch.deadline)
         _check_pin(pin, manifest)
         identity = manifest.snapshot_id
-        held = self._look_up(identity, fetch)
+        held = self._look_up(identity, fetch, manifest)
         if held is not None:
             return held
         cache.prepare(self._layout)
         lock = open_lock(self._layout.lock(identity))
         try:
             with fetch.phase("wait", manifest.size_bytes):
-                is_whole = self._wait_for_whole(lock, identity, fetch.deadline)
+                is_whole = self._wait_for_whole(lock, manifest, fetch.deadline)
             fetched = 0
             if not is_whole:
                 from ray_model_serving.store.fetching import fetch_snapshot  # boto3, which cached models never need
@@ -175,7 +175,7 @@ class ModelStore:
                     self._s3, self._layout, uri, manifest,
                     lock=lock, options=self._options, budget_bytes=self._budget_bytes, fetch=fetch,
                 )  # fmt: skip
-            if not self._held_whole(lock, identity):
+            if not self._held_whole(lock, manifest):
                 raise CacheChangedError(
                     f"snapshot {identity} was evicted in the moment between its download and its use",
                     hint="try again; a cache budget that holds only one model at a time makes this likely",
@@ -193,21 +193,21 @@ class ModelStore:
             lock.release()
             raise
 
-    def _wait_for_whole(self, lock: HeldLock, identity: str, deadline: float) -> bool:
+    def _wait_for_whole(self, lock: HeldLock, manifest: Manifest, deadline: float) -> bool:
         """Wait until the snapshot is whole, or it is this process's turn to fetch it (False).
 
         Those who waited look for themselves: the one they waited for may have failed.
         """
-        told_s = time.monotonic()
+        identity, told_s = manifest.snapshot_id, time.monotonic()
         while True:
-            if cache.find_whole(self._layout, identity) is not None:
+            if cache.find_whole(self._layout, identity, manifest) is not None:
                 return True
             if lock.try_exclusive():
                 lock.sign()
-                return cache.find_whole(self._layout, identity) is not None
+                return cache.find_whole(self._layout, identity, manifest) is not None
             if self._layout.snapshot(identity).exists() and lock.try_shared():
                 # Only shared holders: they use a snapshot that broke under them. It is replaced beside them.
-                return cache.find_whole(self._layout, identity) is not None
+                return cache.find_whole(self._layout, identity, manifest) is not None
             if time.monotonic() > deadline:
                 raise LockTimeoutError(
                     f"snapshot {identity}: waited {self._deadline_s:g} s for {lock.holder()}, which holds {lock.path}",
@@ -218,11 +218,11 @@ class ModelStore:
                 log.info("waiting for %s, which holds the lock of snapshot %s", lock.holder(), identity)
             time.sleep(_POLL_S)
 
-    def _held_whole(self, lock: HeldLock, identity: str) -> bool:
+    def _held_whole(self, lock: HeldLock, manifest: Manifest) -> bool:
         """Take the lock shared and look again: converting a lock is not atomic, and an evictor may come between."""
         for _ in range(_LOOK_UP_TRIES):
             if lock.try_shared():
-                return cache.find_whole(self._layout, identity) is not None
+                return cache.find_whole(self._layout, manifest.snapshot_id, manifest) is not None
             time.sleep(_POLL_S)
         return False
 

@@ -7,6 +7,7 @@ is left, after reading it again.
 
 import logging
 import os
+import re
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -14,9 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ray_model_serving.contract.cache_format import DIRECTORY_MODE, CacheLayout, FileEntry, Manifest
+from ray_model_serving.contract.cache_format import CacheLayout, FileEntry, Manifest
 from ray_model_serving.store import checksums
-from ray_model_serving.store.disk import remove
+from ray_model_serving.store.disk import make_directories, remove
 from ray_model_serving.store.journal import NAME as JOURNAL
 from ray_model_serving.store.journal import read_claims
 from ray_model_serving.store.locks import open_lock
@@ -28,6 +29,8 @@ log = logging.getLogger(__name__)
 # the longest deadline of the settings (one day): without working locks, only such age says that nobody works on it.
 KEPT_S = 2 * 86_400.0
 _READ_BYTES = 1024**2
+# Downloads, and what was moved aside. Nothing else in the directory is ours to judge.
+_OURS = re.compile(r"(?:[0-9a-f]{32}|compiled-[^.]+)\..+")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,9 +49,7 @@ class Staging:
 def new_staging(layout: CacheLayout, identity: str) -> Staging:
     """An empty one."""
     staging = Staging(path=layout.staging / f"{identity}.{uuid.uuid4().hex}")
-    for directory in (staging.path, staging.files):
-        directory.mkdir()
-        directory.chmod(DIRECTORY_MODE)
+    make_directories(staging.files)
     return staging
 
 
@@ -87,7 +88,7 @@ def adopt(layout: CacheLayout, manifest: Manifest, readers: int) -> Staging | No
 def sweep(layout: CacheLayout) -> None:
     """Remove what dead downloads left and nobody will go on with: without a journal of ours, or too old."""
     for path in _all(layout):
-        if not _is_removable(path):
+        if not _OURS.fullmatch(path.name) or not _is_removable(path):
             continue
         lock = open_lock(layout.lock(path.name.partition(".")[0]))
         try:

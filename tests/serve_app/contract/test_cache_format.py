@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from ray_model_serving.contract.cache_format import (
     FileEntry,
     Manifest,
+    NewerRecordError,
     UnreadableRecordError,
     converted_id,
     snapshot_id,
@@ -95,3 +96,38 @@ def test_a_record_of_another_version_or_content_is_unreadable(change: dict[str, 
     document = {**json.loads(Manifest(source="s3://b/m/", files=(ENTRY,)).to_json()), **change}
     with pytest.raises(UnreadableRecordError):
         Manifest.from_json(json.dumps(document))
+
+
+def test_fields_of_a_later_writer_are_passed_over():
+    document = json.loads(Manifest(source="s3://b/m/", files=(ENTRY,)).to_json())
+    document["added"] = 1
+    document["files"][0]["added"] = {"deep": [1]}
+    assert Manifest.from_json(json.dumps(document)).files == (ENTRY,)
+
+
+def test_a_record_of_a_later_format_is_told_from_a_broken_one():
+    with pytest.raises(NewerRecordError):
+        Manifest.from_json('{"format_version": 2}')
+    for version in ("0", '"2"', "true", "null"):
+        with pytest.raises(UnreadableRecordError) as raised:
+            Manifest.from_json(f'{{"format_version": {version}}}')
+        assert not isinstance(raised.value, NewerRecordError)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"path": 3}, {"path": None}, {"size_bytes": "9"}, {"size_bytes": 1.5}, {"size_bytes": -1}, {"checksum": ["x"]}],
+)
+def test_values_of_another_type_are_unreadable(change: dict[str, object]):
+    document = json.loads(Manifest(source="s3://b/m/", files=(ENTRY, ENTRY)).to_json())
+    document["files"][0] |= change
+    with pytest.raises(UnreadableRecordError):
+        Manifest.from_json(json.dumps(document))
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 200_000, '{"a":' * 200_000, '{"format_version": 1, "files": "ab", "source": ""}']
+)
+def test_a_record_that_no_parser_can_take_is_unreadable(text: str):
+    with pytest.raises(UnreadableRecordError):
+        Manifest.from_json(text)

@@ -86,22 +86,35 @@ def test_what_another_user_left_unfinished_is_removed_and_fetched_anew(
     assert not left.exists()
 
 
-def test_a_record_of_a_newer_library_is_moved_aside_and_not_deleted_while_it_is_used(
+def test_a_snapshot_of_a_newer_library_is_used_where_the_store_says_what_it_holds(
     proxy: RecordingProxy, bucket: Bucket, tmp_path: Path
 ):
     uri = bucket.put(linear_model())
     store = ModelStore(tmp_path, endpoint_url=proxy.endpoint_url)
-    with store.ensure(uri) as newer:
-        record = newer.path / "snapshot.json"
-        record.chmod(0o644)
-        record.write_text(json.dumps({**json.loads(record.read_text()), "format_version": 99}))
-        with store.ensure(uri) as ours:
-            assert read_files(ours.path) == linear_model()
-        (aside,) = (tmp_path / "staging").iterdir()
-        assert read_files(aside) == linear_model()
-        assert "99" in (aside / "snapshot.json").read_text(), "it is in use, so its bytes stay"
+    with store.ensure(uri) as first:
+        record = first.path / "snapshot.json"
+    record.chmod(0o644)
+    newer = json.dumps({"format_version": 99, "snapshot_id": first.snapshot_id, "whatever": [1]})
+    record.write_text(newer)
+    before = len(proxy.object_gets())
+    for pin in (None, first.snapshot_id):
+        with store.ensure(uri, snapshot_id=pin) as again:
+            assert (again.path, again.report.bytes_store) == (first.path, 0)
+            assert read_files(again.path) == linear_model()
+    assert len(proxy.object_gets()) == before
+    assert record.read_text() == newer, "two versions on one node do not take turns in replacing each other's records"
+
+
+def test_a_newer_record_does_not_make_a_cut_file_good(proxy: RecordingProxy, bucket: Bucket, tmp_path: Path):
+    uri = bucket.put(linear_model())
+    store = ModelStore(tmp_path, endpoint_url=proxy.endpoint_url)
     store.ensure(uri).close()
-    assert not aside.exists(), "and go when it is let go"
+    (snapshot,) = (tmp_path / "snapshots").iterdir()
+    (snapshot / "snapshot.json").chmod(0o644)
+    (snapshot / "snapshot.json").write_text('{"format_version": 99}')
+    os.truncate(snapshot / "config.json", 1)
+    with store.ensure(uri) as again:
+        assert read_files(again.path) == linear_model()
 
 
 def test_two_writers_whose_locks_both_succeed_never_see_each_others_bytes(
