@@ -2,8 +2,9 @@
 
 import pytest
 
+from eks_gpu_serving.planning.instances import instance_problem, instance_types
 from eks_gpu_serving.planning.plan import RefusedError, plan
-from eks_gpu_serving.planning.shapes import DAEMON_SETS_CPU_M, DAEMON_SETS_MEMORY_MIB
+from eks_gpu_serving.planning.shapes import DAEMON_SETS_CPU_M, DAEMON_SETS_MEMORY_MIB, pod_shape
 from eks_gpu_serving.settings import StackSettings
 from ray_model_serving.contract.memory import GIB, MIB, ingress_memory_bytes
 
@@ -158,13 +159,21 @@ def test_the_downloads_of_two_pools_do_not_wait_for_each_other(small_stack) -> N
     assert planned(mapping).timeouts.cold_ready_s == pytest.approx(alone.cold_ready_s)
 
 
-def test_daemon_sets_have_their_cpus_and_a_pod_has_whole_ones(small_stack) -> None:
-    for name in ("g6.xlarge", "g6.12xlarge", "g6e.4xlarge"):
-        pool = planned(small_stack(pool={"instance_type": name})).pools[0]
-        left_m = pool.instance.allocatable_cpu_m - pool.pods_per_node * pool.cpus_per_pod * 1000
-        assert left_m >= DAEMON_SETS_CPU_M, "a pod that asks for the daemon sets' CPUs stays pending"
-        assert left_m - DAEMON_SETS_CPU_M < 1000 * pool.pods_per_node, "and none is left unused"
+def test_daemon_sets_have_their_cpus_on_every_type_and_a_pod_has_whole_ones(small_stack) -> None:
+    (model,) = planned(small_stack()).serving.models
+    for instance in instance_types().values():
+        if instance_problem(instance.name):
+            continue
+        shape = pod_shape(instance, [model])
+        left_m = instance.allocatable_cpu_m - shape.pods_per_node * shape.cpus_per_pod * 1000
+        assert left_m >= DAEMON_SETS_CPU_M, f"{instance.name}: a pod that asks for the daemon sets' CPUs stays pending"
+        assert left_m - DAEMON_SETS_CPU_M < 1000 * shape.pods_per_node, "and none is left unused"
     assert planned(small_stack()).pools[0].cpus_per_pod == 3
+
+
+def test_a_model_on_disk_takes_no_room_in_the_cache(small_stack) -> None:
+    mapping = small_stack(pool={"cache_budget_gib": 0.5}, model={"uri": "file:///opt/models/embedding/"})
+    assert planned(mapping).serving.cache_budget_bytes == 0.5 * GIB
 
 
 @pytest.mark.parametrize(("num_cpus", "fits"), [(3, True), (3.0001, False)])

@@ -80,3 +80,15 @@ def test_every_document_is_what_an_update_sends(environment: dict[str, Any], gra
             if record.inputs["metadata"]["name"] == document["metadata"]["name"]
         ]
         assert given == document, name
+
+
+def test_keys_and_definitions_of_ones_own_are_rendered_as_they_are_sent(
+    small_stack: Callable[..., dict[str, Any]], graph: Callable[..., Graph]
+) -> None:
+    key = "arn:aws:kms:us-east-1:123456789012:key/0a1b2c3d-0000-0000-0000-000000000000"
+    mapping = small_stack(models_kms_key_arns=[key], kuberay={"crd_source": "/crds"})
+    found = graph(mapping)
+    shown = {name: parsed(name, text) for name, text in rendered(mapping, found).items()}
+    given = sent(found, mapping)
+    assert key in str(given["identity/models-policy.json"])
+    assert {name: shown[name] for name in given} == given
