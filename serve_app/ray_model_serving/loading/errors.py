@@ -38,6 +38,6 @@ class UnsafeCheckpointError(ModelServingError):
 
 
 class UnsupportedCheckpointError(ModelServingError):
-    """A pickled checkpoint that can't be mapped as weights, such as a legacy or TorchScript file."""
+    """A checkpoint that can't be read as weights, such as a TorchScript file, or a type that torch does not have."""
 
     kind = "unsupported_checkpoint"

@@ -3,9 +3,12 @@
 Page cache does not count as in use: the kernel drops it before it kills.
 """
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+log = logging.getLogger(__name__)
 
 # cgroup v1 writes "no limit" as a number close to 2^63.
 _UNLIMITED_BYTES = 2**60
@@ -27,11 +30,14 @@ class MemoryLimit:
 def tightest_limit(root: Path = Path("/")) -> MemoryLimit | None:
     """The limit with the least room among this process's cgroups and their parents, or None where there is none.
 
-    ``root`` is where ``/proc`` and ``/sys`` are looked for.
+    A file that can't be read or understood is no limit, with a line in the log: this check only spares a load that the
+    kernel would end. ``root`` is where ``/proc`` and ``/sys`` are looked for.
     """
+    path = root / "proc/self/cgroup"
     try:
-        lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
-    except OSError:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        log.warning("%s says nothing of this process's memory limit: %s", path, error)
         return None
     limits = [limit for line in lines for limit in _limits(root, line)]
     return min(limits, key=lambda limit: limit.available_bytes, default=None)
@@ -39,7 +45,11 @@ def tightest_limit(root: Path = Path("/")) -> MemoryLimit | None:
 
 def _limits(root: Path, line: str) -> Iterator[MemoryLimit]:
     """The limits on the way up from one line of ``/proc/self/cgroup``, ``hierarchy:controllers:path``."""
-    _, controllers, path = line.split(":", 2)
+    fields = line.split(":", 2)
+    if len(fields) != 3:
+        log.warning("%s has the line %r, which names no cgroup", root / "proc/self/cgroup", line)
+        return
+    _, controllers, path = fields
     mount = root / "sys/fs/cgroup"
     names = ("memory.max", ("anon", "shmem"))
     if controllers:
@@ -58,11 +68,15 @@ def _limits(root: Path, line: str) -> Iterator[MemoryLimit]:
 def _read_limit(directory: Path, limit_name: str, used_names: tuple[str, ...]) -> MemoryLimit | None:
     try:
         text = (directory / limit_name).read_text(encoding="ascii").strip()
-        pairs = [line.split() for line in (directory / "memory.stat").read_text(encoding="ascii").splitlines()]
+        lines = (directory / "memory.stat").read_text(encoding="ascii").splitlines()
+        limit_bytes = _UNLIMITED_BYTES if text == "max" else int(text)
+        stat = dict(line.split(maxsplit=1) for line in lines)
+        used_bytes = sum(int(stat.get(name, "0")) for name in used_names)
     except OSError:
         return None
-    if text == "max" or int(text) >= _UNLIMITED_BYTES:
+    except ValueError as error:
+        log.warning("%s or memory.stat beside it is not what the kernel writes: %s", directory / limit_name, error)
         return None
-    stat = {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2}
-    used_bytes = sum(stat.get(name, 0) for name in used_names)
-    return MemoryLimit(path=directory / limit_name, limit_bytes=int(text), used_bytes=used_bytes)
+    if limit_bytes >= _UNLIMITED_BYTES:
+        return None
+    return MemoryLimit(path=directory / limit_name, limit_bytes=limit_bytes, used_bytes=used_bytes)

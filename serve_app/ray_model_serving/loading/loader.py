@@ -52,6 +52,10 @@ def load(
 ) -> LoadedModel:
     """Build the module on the meta device and give it the snapshot's weights.
 
+    ``dtype`` is what the checkpoint's floating-point tensors become. Buffers that ``build`` gives a value keep their
+    type, where ``module.to(dtype)`` would convert them: tables that are not in the checkpoint stay as exact as they
+    were made, and ``forward`` casts what it computes.
+
     ``host_peak_bytes`` is the declared anonymous memory of the load; a load that needs more is refused before a weight
     is read, as is one that the cgroup has no room for. ``ignore_keys`` are patterns of checkpoint tensors that the
     module does not have. ``keep_converted`` keeps the weights of another type once per node, for CPU models (a GPU
@@ -84,7 +88,9 @@ def load(
             _assign(module, names, tensors)
             _move_buffers(module, device)
             check_complete(module)
-            module.eval().requires_grad_(False)
+            module.eval()
+            for parameter in module.parameters():
+                parameter.requires_grad_(False)  # a scripted module has this for its parameters only
             clock.add("map", since)
     except BaseException:
         if copy:
@@ -124,11 +130,12 @@ def _read(
 def _assign(module: torch.nn.Module, names: Mapping[str, str], tensors: Mapping[str, torch.Tensor]) -> None:
     """Give the module its tensors. Tied names get one Parameter object, or the tie would be cut."""
     canonical = tied_names(module)
+    trained = {name for name, _ in module.named_parameters()}
     parameters: dict[str, torch.Tensor] = {}
     state: dict[str, torch.Tensor] = {}
     for name, source in names.items():
-        if name in canonical:
-            first = canonical[name]
+        first = canonical.get(name)
+        if first is not None and first in trained:
             if first not in parameters:
                 parameters[first] = torch.nn.Parameter(tensors[source], requires_grad=False)
             state[name] = parameters[first]
@@ -143,8 +150,11 @@ def _assign(module: torch.nn.Module, names: Mapping[str, str], tensors: Mapping[
 
 
 def _move_buffers(module: torch.nn.Module, device: Device) -> None:
-    """Buffers that build() gave a value are still where it made them."""
+    """Buffers that build() gave a value are still where it made them. One with several names stays one."""
+    moved: dict[int, torch.Tensor] = {}
     for child in module.modules():
-        for name, buffer in child.named_buffers(recurse=False):
+        for name, buffer in list(child.named_buffers(recurse=False, remove_duplicate=False)):
             if not buffer.is_meta and buffer.device.type != device.value:
-                setattr(child, name, buffer.to(device.value))
+                if id(buffer) not in moved:
+                    moved[id(buffer)] = buffer.to(device.value)
+                setattr(child, name, moved[id(buffer)])

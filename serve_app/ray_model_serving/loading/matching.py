@@ -1,29 +1,48 @@
 """Does the checkpoint fit the module? Everything that does not is found before a weight is read, and said at once."""
 
 from collections.abc import Mapping
+from itertools import chain
 
 import torch
+from torch.nn.parameter import is_lazy
 
-from ray_model_serving.loading.errors import CheckpointMismatchError, LeftOnMetaError
+from ray_model_serving.loading.errors import BuildFailedError, CheckpointMismatchError, LeftOnMetaError
 from ray_model_serving.store.checkpoint import Checkpoint
 from ray_model_serving.store.errors import first_few
 
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""An integer of the same size, by bytes of an element."""
+
 
 def tied_names(module: torch.nn.Module) -> dict[str, str]:
-    """Each parameter's name to the first name of the same parameter, such as an output layer to its embedding."""
+    """Each tensor's name to the first name of the same tensor, such as an output layer to its embedding.
+
+    Buffers count as parameters do: position tables are shared as well.
+    """
     first: dict[int, str] = {}
-    return {
-        name: first.setdefault(id(parameter), name)
-        for name, parameter in module.named_parameters(remove_duplicate=False)
-    }
+    named = chain(module.named_parameters(remove_duplicate=False), module.named_buffers(remove_duplicate=False))
+    return {name: first.setdefault(id(tensor), name) for name, tensor in named}
+
+
+def check_shapes(module: torch.nn.Module) -> None:
+    """Raises :class:`BuildFailedError` for a module whose tensors get their shapes in the first forward only."""
+    lazy = [name for name, tensor in (*module.named_parameters(), *module.named_buffers()) if is_lazy(tensor)]
+    if lazy:
+        raise BuildFailedError(
+            f"build() returned a module with {len(lazy)} tensors that have no shape yet:{first_few(lazy)}",
+            hint="lazy modules such as nn.LazyLinear learn their shapes in a forward, and the checkpoint is compared "
+            "before it; use nn.Linear and its kind with the sizes of the model's configuration",
+        )
 
 
 def match(module: torch.nn.Module, checkpoint: Checkpoint, aliases: Mapping[str, str] | None = None) -> dict[str, str]:
     """Every tensor that the module wants to the checkpoint's name for it; they differ for tied weights only.
 
     ``aliases`` are names of tensors that the checkpoint has under another name, though the module does not tie them.
-    Raises :class:`CheckpointMismatchError` with missing, unexpected and wrongly shaped tensors.
+    Raises :class:`CheckpointMismatchError` with missing, unexpected and wrongly shaped tensors, and the errors of
+    :func:`check_shapes`.
     """
+    check_shapes(module)
     wanted = {name: tuple(value.shape) for name, value in module.state_dict().items() if hasattr(value, "shape")}
     canonical = tied_names(module)
     stored: dict[str, str] = {}
@@ -52,9 +71,17 @@ def check_tied(names: Mapping[str, str], tensors: Mapping[str, torch.Tensor]) ->
     differing = [
         f"{name} is one with {source} in the model and differs from it in the checkpoint"
         for name, source in names.items()
-        if name != source and name in tensors and not torch.equal(tensors[name], tensors[source])
+        if name != source and name in tensors and not _same_bits(tensors[name], tensors[source])
     ]
     _raise_if_any({"tied": differing})
+
+
+def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Equality of what is stored: as numbers, a NaN would differ from its own copy."""
+    if one.dtype != other.dtype:
+        return False
+    bits = _BITS.get(one.element_size(), one.dtype)
+    return torch.equal(one.view(bits), other.view(bits))
 
 
 def check_complete(module: torch.nn.Module) -> None:

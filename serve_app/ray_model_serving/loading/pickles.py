@@ -1,4 +1,4 @@
-"""Checkpoints that torch pickled, as mapped tensors: never with code, never as a copy in memory.
+"""Checkpoints that torch pickled, as mapped tensors: never with code, and no copy in memory but off a network mount.
 
 ``weights_only`` keeps torch from calling anything that a pickle names; ``mmap`` leaves the weights in the file.
 """
@@ -7,7 +7,7 @@ import pickle
 import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,24 +25,40 @@ INDEX_SUFFIX = ".bin.index.json"
 # Where training frameworks keep the weights in a checkpoint that holds the optimizer too.
 _WEIGHT_KEYS = ("state_dict", "model_state_dict", "model")
 _ZIP_MAGIC = b"PK\x03\x04"
+_READ_BYTES = 8 * 1024**2
 
 
 @dataclass(frozen=True, kw_only=True)
 class PickleWeights:
-    """Tensors of pickled files; those that share memory are stored once, and ``aliases`` are their other names."""
+    """Tensors of pickled files; those that share memory are stored once, and ``aliases`` are their other names.
 
+    Not ``mapped``, each file is read through once before the first of its tensors is copied out of it: page by page,
+    as a mapping reads, network file systems are many times slower.
+    """
+
+    directory: Path
     checkpoint: Checkpoint
     aliases: Mapping[str, str]
     by_name: Mapping[str, torch.Tensor]
     mapped: bool = True
+    read: set[str] = field(default_factory=set[str])
+    """Files that were read through."""
 
     def tensors(self, names: Sequence[str], device: Device) -> Iterator[tuple[str, torch.Tensor]]:
         for name in names:
-            yield name, self.by_name[name].to(device.value)
+            path = self.checkpoint.files[name]
+            if not self.mapped and path not in self.read:
+                _read_through(self.directory / path)
+                self.read.add(path)
+            yield name, self.by_name[name].to(device.value, copy=not self.mapped)
 
 
-def open_pickles(directory: Path, paths: Sequence[str], key: str | None = None) -> PickleWeights:
+def open_pickles(
+    directory: Path, paths: Sequence[str], key: str | None = None, *, mapped: bool = True
+) -> PickleWeights:
     """The weights of all these files together; ``key`` is where in each the weights are.
+
+    No weight is read. Not ``mapped``, tensors will be memory of this process.
 
     Raises :class:`UnsafeCheckpointError` or :class:`UnsupportedCheckpointError`, which name the file.
     """
@@ -70,7 +86,16 @@ def open_pickles(directory: Path, paths: Sequence[str], key: str | None = None) 
             hint="exclude the files that do not belong to the model",
         )
     headers = {name: _header(name, tensor) for name, tensor in tensors.items()}
-    return PickleWeights(checkpoint=Checkpoint(tensors=headers, files=files), aliases=aliases, by_name=tensors)
+    checkpoint = Checkpoint(tensors=headers, files=files)
+    return PickleWeights(directory=directory, checkpoint=checkpoint, aliases=aliases, by_name=tensors, mapped=mapped)
+
+
+def _read_through(path: Path) -> None:
+    """Bring a file into the page cache in large reads, in order."""
+    block = bytearray(_READ_BYTES)
+    with path.open("rb", buffering=0) as file:
+        while file.readinto(block):
+            pass
 
 
 def _memory(tensor: torch.Tensor, name: str) -> tuple[object, ...]:

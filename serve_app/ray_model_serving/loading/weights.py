@@ -2,14 +2,15 @@
 
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Protocol, cast
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 
 from ray_model_serving.contract.cache_format import FileEntry
 from ray_model_serving.contract.settings import Device
@@ -54,7 +55,7 @@ class SafetensorsWeights:
         """One file is open at a time; mapped tensors keep their own file."""
         backend = "mmap" if self.mapped else "pread"
         for path, group in groupby(names, key=self.checkpoint.files.__getitem__):
-            with safe_open(self.directory / path, framework="pt", device=device.value, backend=backend) as file:
+            with _open(self.directory, path, device=device.value, backend=backend) as file:
                 for name in group:
                     yield name, file.get_tensor(name)
 
@@ -62,29 +63,43 @@ class SafetensorsWeights:
 def open_weights(directory: Path, files: Sequence[FileEntry], state_key: str | None = None) -> Weights:
     """safetensors where there are any, else pickles. No weight is read.
 
-    On a network file system weights are read in one piece each instead of mapped. Raises the errors of
-    ``store.checkpoint`` and ``loading.pickles``.
+    On a network file system weights are read in large pieces instead of mapped. Raises the errors of
+    ``store.checkpoint`` and ``loading.pickles``, and :class:`UnsupportedCheckpointError`.
     """
-    paths = [entry.path for entry in files]
-    names = sorted(path for path in paths if path.endswith(pickles.SUFFIXES))
-    if names and not any(path.endswith(headers.SUFFIX) for path in paths):
-        return pickles.open_pickles(directory, _indexed(directory, paths) or names, state_key)
-    checkpoint = headers.read_directory(directory, files)
     network = network_type(directory)
     if network:
         log.warning(
             "%s is on %s: weights are read, not mapped, and take memory of this process; use the node's cache",
             directory, network,
         )  # fmt: skip
+    paths = [entry.path for entry in files]
+    names = sorted(path for path in paths if path.endswith(pickles.SUFFIXES))
+    if names and not any(path.endswith(headers.SUFFIX) for path in paths):
+        shards = _indexed(directory, paths) or names
+        return pickles.open_pickles(directory, shards, state_key, mapped=network is None)
+    checkpoint = headers.read_directory(directory, files)
     aliases = _aliases(directory, checkpoint)
     return SafetensorsWeights(directory=directory, checkpoint=checkpoint, aliases=aliases, mapped=network is None)
+
+
+@contextmanager
+def _open(directory: Path, path: str, **options: Any) -> Generator[Any]:
+    """A safetensors file; what its library does not take is an error with the file's name."""
+    try:
+        with safe_open(directory / path, framework="pt", **options) as file:
+            yield file
+    except SafetensorError as error:
+        raise UnsupportedCheckpointError(
+            f"{path}: safetensors can't read it: {error}",
+            hint="save it again in a type that torch has, with the version of safetensors that serves it",
+        ) from error
 
 
 def _aliases(directory: Path, checkpoint: Checkpoint) -> dict[str, str]:
     """What safetensors' own save_model and ``ray-model convert`` write of tied tensors: other name to stored name."""
     found: dict[str, str] = {}
     for path in set(checkpoint.files.values()):
-        with safe_open(directory / path, framework="pt") as file:
+        with _open(directory, path) as file:
             metadata = cast("Mapping[str, str]", file.metadata() or {})
         found |= {n: to for n, to in metadata.items() if to in checkpoint.tensors and n not in checkpoint.tensors}
     return found

@@ -74,3 +74,32 @@ def test_a_load_that_the_cgroup_has_no_room_for_is_refused_with_both_numbers(tmp
     assert "needs 16 bytes" in raised.value.message
     assert "10 bytes are left of the limit of 1000 bytes" in raised.value.message
     check_host_memory(checkpoint, Dtype.AUTO, Device.CPU, 0, limit)
+
+
+GOOD = {"memory.max": b"1000\n", "memory.stat": V2_STAT.encode()}
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "files"),
+    [
+        (None, GOOD),
+        (b"junk\n", GOOD),
+        (b"\xff\xfe\n", GOOD),
+        (b"0::/\n", {**GOOD, "memory.max": b"plenty\n"}),
+        (b"0::/\n", {**GOOD, "memory.max": b"\xff\n"}),
+        (b"0::/\n", {**GOOD, "memory.stat": b"anon many\n"}),
+        (b"0::/\n", {**GOOD, "memory.stat": b"anon\n"}),
+    ],
+)
+def test_what_can_not_be_read_is_no_limit_and_one_line_in_the_log(
+    cgroup: bytes | None, files: dict[str, bytes], tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    write_files(tmp_path, {"proc/self/cgroup": cgroup} if cgroup else {})
+    write_files(tmp_path / "sys/fs/cgroup", files)
+    assert limit_of(tmp_path) is None, "a figure that is only wanted may not fail a load"
+    assert len(caplog.records) == 1
+
+
+def test_a_line_that_is_junk_does_not_hide_the_limit_of_another(tmp_path: Path):
+    files = {name: content.decode() for name, content in GOOD.items()}
+    assert limit_of(tree(tmp_path, "junk\n0::/\n", files)) == (1000, 650)

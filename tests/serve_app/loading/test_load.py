@@ -6,6 +6,8 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -21,7 +23,9 @@ from ray_model_serving.loading.errors import (
     DeviceUnavailableError,
     InsufficientMemoryError,
     LeftOnMetaError,
+    UnsupportedCheckpointError,
 )
+from ray_model_serving.loading.loader import _move_buffers
 from ray_model_serving.loading.plain import build_plain
 from ray_model_serving.store import ModelStore
 
@@ -265,3 +269,96 @@ def test_the_report_has_the_shape_of_the_command(tmp_path: Path):
     report = load_files(tmp_path, linear_model(), linear).report.to_json()
     assert list(report["seconds"]) == ["map", "convert", "transfer", "total"]  # pyright: ignore[reportArgumentType]
     assert list(report["memory"]) == ["model_bytes", "peak_anon_bytes", "peak_file_bytes", "gpu_peak_bytes"]  # pyright: ignore[reportArgumentType]
+
+
+def test_tied_weights_with_a_nan_are_equal_to_their_own_copy(tmp_path: Path):
+    values = EMBEDDING.copy()
+    values[1, 1] = np.nan
+    content = checkpoint_bytes(dict.fromkeys(["embedding.weight", "output.weight"], values))
+    module = load_files(tmp_path, {"model.safetensors": content}, lambda _: Tied()).module
+    assert module.get_parameter("output.weight").isnan().sum() == 1
+
+
+def test_tied_weights_of_two_types_are_refused(tmp_path: Path):
+    content = checkpoint_bytes({"embedding.weight": EMBEDDING, "output.weight": EMBEDDING.astype(np.float16)})
+    with pytest.raises(CheckpointMismatchError, match=r"output\.weight is one with embedding\.weight"):
+        load_files(tmp_path, {"model.safetensors": content}, lambda _: Tied())
+
+
+class TiedBuffers(nn.Module):
+    """Two layers with one table of positions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.again = nn.Module(), nn.Module()
+        self.table.register_buffer("values", torch.empty(4, 3))
+        self.again.register_buffer("values", self.table.get_buffer("values"))
+
+
+@pytest.mark.parametrize("stored", [["table.values"], ["again.values"], ["table.values", "again.values"]])
+def test_tied_buffers_stay_one_tensor_whichever_name_they_are_stored_under(stored: list[str], tmp_path: Path):
+    files = {"model.safetensors": checkpoint_bytes(dict.fromkeys(stored, EMBEDDING))}
+    loaded = load_files(tmp_path, files, lambda _: TiedBuffers())
+    values = loaded.module.get_buffer("again.values")
+    assert values is loaded.module.get_buffer("table.values")
+    assert not isinstance(values, nn.Parameter)
+    assert values.tolist() == EMBEDDING.tolist()
+
+
+def test_lazy_modules_are_refused_with_the_names_of_what_has_no_shape(tmp_path: Path):
+    with pytest.raises(BuildFailedError, match=r"2 tensors that have no shape yet:\n  - weight\n  - bias") as raised:
+        load_files(tmp_path, linear_model(), lambda _: nn.LazyLinear(2))
+    assert "nn.LazyLinear" in raised.value.hint
+
+
+@pytest.mark.filterwarnings("ignore")  # torch.jit is on its way out, scripted modules are not
+def test_a_scripted_module_takes_its_weights(tmp_path: Path):
+    loaded = load_files(tmp_path, linear_model(), lambda _: torch.jit.script(nn.Linear(3, 2)))
+    assert loaded.module(torch.tensor([[1.0, 10.0, 100.0]])).tolist() == [[211.0, 544.0]]
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        # A type of the format that torch does not have.
+        b'{"a": {"dtype": "F6_E2M3", "shape": [4], "data_offsets": [0, 3]}}',
+        # Metadata that is not text: this project's own check of headers leaves it to the library.
+        b'{"__metadata__": {"step": 3}, "a": {"dtype": "U8", "shape": [3], "data_offsets": [0, 3]}}',
+    ],
+)
+def test_a_file_that_the_safetensors_library_does_not_take_is_an_error_with_its_name(header: bytes, tmp_path: Path):
+    content = len(header).to_bytes(8, "little") + header + b"abc"
+    directory = write_files(tmp_path / "model", {"odd.safetensors": content})
+    with (
+        ModelStore(tmp_path / "cache").ensure(f"file://{directory}") as snapshot,
+        pytest.raises(UnsupportedCheckpointError, match=r"odd\.safetensors: safetensors can't read it: ") as raised,
+    ):
+        load(snapshot, build_plain(snapshot), dtype=Dtype.AUTO, device=Device.CPU)
+    assert raised.value.permanent
+
+
+def test_buffers_that_build_gives_a_value_keep_their_type_in_a_conversion(tmp_path: Path):
+    def build(directory: Path) -> nn.Module:
+        module = nn.Linear(3, 2)
+        module.register_buffer("angles", torch.rand(3, device="cpu"), persistent=False)
+        return module
+
+    module = load_files(tmp_path, linear_model(), build, dtype=Dtype.BFLOAT16).module
+    assert module.get_parameter("weight").dtype is torch.bfloat16
+    assert module.get_buffer("angles").dtype is torch.float32, "as load's docstring says: a table stays exact"
+
+
+def test_buffers_that_build_made_elsewhere_are_moved_and_one_with_two_names_stays_one():
+    module = nn.Sequential(nn.Module(), nn.Module(), nn.Module())
+    table = torch.ones(3)
+    module[0].register_buffer("table", table, persistent=False)
+    module[1].register_buffer("table", table, persistent=False)
+    there = torch.ones(2, device="meta")
+    module[2].register_buffer("there", there)
+    # Every machine has the meta device, few have a GPU; a buffer that is there already may not be copied.
+    _move_buffers(module, cast("Device", SimpleNamespace(value="cpu")))
+    assert module.get_buffer("0.table") is table
+    _move_buffers(module, cast("Device", SimpleNamespace(value="meta")))
+    assert module.get_buffer("0.table").is_meta
+    assert module.get_buffer("0.table") is module.get_buffer("1.table")
+    assert module.get_buffer("2.there") is there

@@ -5,6 +5,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -13,8 +14,8 @@ from torch import nn
 
 from emulators.models import write_files
 from ray_model_serving.contract.settings import Device, Dtype
-from ray_model_serving.loading import LoadedModel, load
-from ray_model_serving.loading.errors import UnsafeCheckpointError, UnsupportedCheckpointError
+from ray_model_serving.loading import LoadedModel, load, pickles
+from ray_model_serving.loading.errors import InsufficientMemoryError, UnsafeCheckpointError, UnsupportedCheckpointError
 from ray_model_serving.loading.plain import build_plain
 from ray_model_serving.loading.weights import open_weights
 from ray_model_serving.store import ModelStore
@@ -146,3 +147,36 @@ def test_the_optimizer_of_a_checkpoint_takes_no_memory(tmp_path: Path):
             assert report.model_bytes == 64 * MIB // (1 if dtype is Dtype.AUTO else 2)
             assert report.peak_anon_bytes <= most * report.model_bytes + 4 * MIB
     assert np.isfinite(weights["0"].sum().item())
+
+
+def test_on_a_network_file_system_pickles_are_read_through_once_and_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    # UR-088
+    directory = save(tmp_path / "model", {"1.bin": {"weight": WEIGHTS["weight"]}, "2.bin": {"bias": WEIGHTS["bias"]}})
+    monkeypatch.setattr("ray_model_serving.loading.weights.network_type", Mock(return_value="nfs4"))
+    read = Mock(wraps=pickles._read_through)
+    monkeypatch.setattr(pickles, "_read_through", read)
+    weights = open_weights(directory, ModelStore(tmp_path).resolve(f"file://{directory}", exclude=()).files)
+    assert "on nfs4: weights are read, not mapped" in caplog.text
+    assert not weights.mapped
+    assert not read.called, "the checks of memory come first"
+    found, again = (dict(weights.tensors(["weight", "bias"], Device.CPU)) for _ in range(2))
+    assert all(torch.equal(again[name], WEIGHTS[name]) for name in WEIGHTS)
+    assert [call.args[0].name for call in read.call_args_list] == ["1.bin", "2.bin"], "large reads in order, once"
+    for path in directory.iterdir():
+        os.truncate(path, 0)
+    assert all(torch.equal(found[name], WEIGHTS[name]) for name in WEIGHTS), "memory of its own, not the file"
+
+
+def test_pickles_off_a_network_file_system_must_fit_the_declared_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    # UR-088
+    directory = save(tmp_path / "model", {"model.bin": WEIGHTS})
+    monkeypatch.setattr("ray_model_serving.loading.weights.network_type", Mock(return_value="nfs4"))
+    with ModelStore(tmp_path / "cache").ensure(f"file://{directory}", exclude=()) as snapshot:
+        build = build_plain(snapshot)
+        with pytest.raises(InsufficientMemoryError, match="needs 32 bytes"):
+            load(snapshot, build, dtype=Dtype.AUTO, device=Device.CPU, host_peak_bytes=31)
+        assert load(snapshot, build, dtype=Dtype.AUTO, device=Device.CPU, host_peak_bytes=32).report.model_bytes == 32

@@ -4,7 +4,9 @@ import mmap
 import time
 from pathlib import Path
 
-from ray_model_serving.loading.sampler import PeakSampler, parse_status
+import pytest
+
+from ray_model_serving.loading.sampler import PeakSampler, parse_status, resident
 
 MIB = 1024**2
 
@@ -37,3 +39,16 @@ def test_a_mapped_file_is_file_backed(tmp_path: Path):
 def test_a_status_without_these_lines_gives_zero():
     assert parse_status("Name:\tpython\nVmRSS:\t 12 kB\n").anon_bytes == 0
     assert parse_status("RssAnon:\t 12 kB\nRssFile:\t 3 kB\n").anon_bytes == 12 * 1024
+
+
+@pytest.mark.parametrize("status", [None, b"RssAnon:\t many kB\n", b"RssAnon:\n", b"Rss\n"])
+def test_a_status_that_can_not_be_read_gives_zero_and_one_line_in_the_log(
+    status: bytes | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    if status:
+        (tmp_path / "status").write_bytes(status)
+    monkeypatch.setattr("ray_model_serving.loading.sampler._STATUS", tmp_path / "status")
+    with PeakSampler() as sampler:
+        pass
+    assert (sampler.peak_anon_bytes, sampler.peak_file_bytes, resident().anon_bytes) == (0, 0, 0)
+    assert len(caplog.records) == 1, "not one for each sample"
