@@ -10,6 +10,7 @@ import pytest
 
 from eks_gpu_serving.args import raise_problems, read_args
 from eks_gpu_serving.tokens import token
+from harness import run
 
 
 class Color(str, Enum):
@@ -50,9 +51,11 @@ def test_a_mapping_from_a_host_becomes_the_dataclass() -> None:
 
 
 def test_outputs_are_passed_on_untouched() -> None:
-    output: Any = pulumi.Output.from_input("a")
+    def build() -> None:
+        output: Any = pulumi.Output.from_input("a")
+        assert read_args(ThingArgs, {"name": output, "count": 1}, "Thing").name is output
 
-    assert read_args(ThingArgs, {"name": output, "count": 1}, "Thing").name is output
+    run(build)
 
 
 def test_every_problem_is_reported_at_once() -> None:

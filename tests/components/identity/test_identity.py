@@ -56,9 +56,11 @@ def test_it_is_one_role_with_one_policy() -> None:
 
 @pytest.mark.parametrize("preview", PREVIEW_MODES)
 def test_outputs_reach_the_trust_as_values(preview: bool) -> None:  # UR-058, UR-059
-    issuer: Any = pulumi.Output.from_input(f"https://{OIDC_ISSUER}")
+    def build() -> None:
+        issuer: Any = pulumi.Output.from_input(f"https://{OIDC_ISSUER}")
+        role(oidc_issuer=issuer)
 
-    graph = run(lambda: role(oidc_issuer=issuer), preview=preview)
+    graph = run(build, preview=preview)
 
     (statement,) = json.loads(graph.one(ROLE).inputs["assumeRolePolicy"])["Statement"]
     assert statement["Principal"] == {"Federated": OIDC_PROVIDER_ARN}
