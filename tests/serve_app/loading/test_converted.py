@@ -235,7 +235,7 @@ def test_replicas_that_start_at_once_make_one_copy(layout: CacheLayout, new_snap
         assert replica.stdin
         replica.stdin.write("go\n")
         replica.stdin.flush()
-    answers = [replica.communicate(timeout=60)[0].split() for replica in replicas]
+    answers = [replica.communicate(timeout=150)[0].split() for replica in replicas]
     assert sorted(answer[0] for answer in answers) == ["0", "1"]
     assert {answer[1] for answer in answers} == {converted_id(snapshot.snapshot_id, "bfloat16")}
     assert len(list(layout.snapshots.iterdir())) == 2

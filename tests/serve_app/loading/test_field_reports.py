@@ -2,7 +2,6 @@
 
 import ctypes
 import gc
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -119,9 +118,8 @@ print("loaded", max(*peaks, used()) <= 1.1 * budget)
 def test_a_model_that_has_no_room_beside_the_loaded_ones_is_refused(load_shards: Load, tmp_path: Path):
     # UR-091
     command = [sys.executable, "-c", _THREE_MODELS, f"file://{tmp_path / 'model'}"]
-    # glibc raises its bound for memory of its own mapping as it goes, and then may keep what a model gave back.
-    environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": str(MIB)}
-    run = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
+    # Takes 6 s; a machine that is busy with other things has needed ten times as long to import torch.
+    run = subprocess.run(command, capture_output=True, text=True, timeout=150)
     assert run.returncode == 0, run.stderr
     refused, loaded = run.stdout.splitlines()
     assert refused.startswith("refused loading as float16 on cpu needs 67108864 bytes"), run.stdout + run.stderr

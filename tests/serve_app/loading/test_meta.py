@@ -33,7 +33,7 @@ print(",".join(name for name in ("torch._dynamo", "sympy") if name in sys.module
 
 
 def test_initialisation_does_not_import_the_compiler():
-    run = subprocess.run([sys.executable, "-c", _BUILD], capture_output=True, text=True, timeout=60)
+    run = subprocess.run([sys.executable, "-c", _BUILD], capture_output=True, text=True, timeout=150)
     assert run.returncode == 0, run.stderr
     assert run.stdout.strip() == "", "3 s and 85 MiB in every replica, for numbers that nobody sees"
 
