@@ -1,5 +1,5 @@
 # Each verb makes the environment it needs; nothing has to be done before.
-.PHONY: setup demo test lint golden clean
+.PHONY: setup demo test lint golden bench clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -28,6 +28,9 @@ lint: .venv/.ready ## Format check, lint, import contracts, types
 
 golden: .venv/.ready ## Write the golden files anew; read the diff before committing it
 	@$(BIN)/python -m pytest -q --snapshot-update tests/components tests/infra
+
+bench: .venv/.ready ## Measure beside the peers; writes docs/benchmarks.md (needs nginx, about 20 minutes)
+	@$(BIN)/python -m benchmarks
 
 clean: ## Remove what the other verbs made
 	@rm -rf .venv rendered
