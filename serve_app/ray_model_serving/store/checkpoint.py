@@ -3,17 +3,15 @@
 No weights are read and torch is not imported, so that ``ray-model inspect`` answers from a few kilobytes.
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, cast
 
 from ray_model_serving.contract.cache_format import FileEntry
 from ray_model_serving.contract.settings import Device, Dtype
 from ray_model_serving.store.errors import InvalidModelFileError, NoWeightsError, first_few
-from ray_model_serving.store.file_checks import INDEX_SUFFIX, sniff
+from ray_model_serving.store.file_checks import INDEX_SUFFIX, read_index, sniff
 from ray_model_serving.store.tensor_headers import DTYPE_BYTES, TensorHeader, header_length, parse_header
 
 SUFFIX = ".safetensors"
@@ -136,13 +134,10 @@ def _lost(
 
 
 def _read_index(path: str, size_bytes: int, read_start: ReadStart, problems: list[str]) -> Mapping[str, str]:
-    parent = path.rpartition("/")[0]
     try:
-        document: Any = json.loads(read_start(path, size_bytes))
-        weight_map = cast("Mapping[str, str]", document["weight_map"])
-        return {name: f"{parent}/{shard}" if parent else shard for name, shard in weight_map.items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        problems.append(f"{path}: is not a readable index of shards ({error})")
+        return read_index(read_start(path, size_bytes) if size_bytes else b"", path)  # no range is 0 bytes long
+    except InvalidModelFileError as error:
+        problems.append(f"{path}: {error.message}")
         return {}
 
 

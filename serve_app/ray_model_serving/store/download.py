@@ -1,8 +1,9 @@
 """Ranged GETs of what is missing of a model, over all its files at once, into files that already have their size."""
 
+import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -40,7 +41,7 @@ class _Running:
 
 
 class Download:
-    """One download. ``descriptors`` are the allocated files by path; each block is written, then journaled.
+    """One download into the allocated files below ``files``; each block is written, then journaled.
 
     ``translate`` makes the typed error from an error and a key. ``done_bytes`` counts what this download brought.
     """
@@ -50,14 +51,14 @@ class Download:
         *,
         open_range: Callable[[Part], RangeBody],
         translate: Callable[[Exception, str], ModelServingError],
-        descriptors: Mapping[str, int],
+        files: Path,
         journal: Journal,
         options: TransferOptions,
         deadline: float,
     ) -> None:
         self._open_range = open_range
         self._translate = translate
-        self._descriptors = descriptors
+        self._files = files
         self._journal = journal
         self._options = options
         self._deadline = deadline
@@ -72,13 +73,13 @@ class Download:
 
         Raises one typed error for all that failed. No worker runs any more when this returns, however it does.
         """
-        self._syncer = Syncer(self._descriptors)
+        self._syncer = Syncer(self._files)
         pool = ThreadPoolExecutor(max_workers=self._options.connections, thread_name_prefix="fetch")
         try:
             futures = [pool.submit(self._fetch, part) for part in parts]
             self._follow(futures, on_bytes)
         finally:
-            # Workers write to descriptors that the caller closes next, so they must be gone before.
+            # Workers write to files that the caller reads or removes next, so they must be gone before.
             self._stop.set()
             self._abort(lambda _: True)
             pool.shutdown(wait=True, cancel_futures=True)
@@ -145,9 +146,11 @@ class Download:
         body = self._open_range(rest)
         with self._lock:
             running.body, running.aborted = body, False
+        descriptor = -1
         try:
+            descriptor = os.open(self._files / part.entry.path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
             while running.done_bytes < part.length:
-                self._read_block(running, body)
+                self._read_block(running, body, descriptor)
             if body.read(1):
                 raise StoreRefusedError(
                     f"{part.entry.key}: more than the {rest.length} bytes that were asked for",
@@ -157,8 +160,10 @@ class Download:
             with self._lock:
                 running.body = running.waits_since = None
             body.close()
+            if descriptor >= 0:
+                os.close(descriptor)
 
-    def _read_block(self, running: _Running, body: RangeBody) -> None:
+    def _read_block(self, running: _Running, body: RangeBody, descriptor: int) -> None:
         part = running.part
         length = min(BLOCK_BYTES, part.length - running.done_bytes)
         if self._stop.wait(self._rate.delay_s(length)) or self._stop.is_set():
@@ -177,7 +182,7 @@ class Download:
             if running.aborted:
                 raise ShortBodyError(_stalled(running, self._options.stall_s))
             raise ShortBodyError(f"the body ended {part.length - running.done_bytes - len(block)} bytes early")
-        write_all(self._descriptors[part.entry.path], block, part.offset + running.done_bytes)
+        write_all(descriptor, block, part.offset + running.done_bytes)
         crc = checksums.journal_crc(part.entry.checksum_type).update(block, running.crc)
         self._journal.add(part.entry.path, Extent(offset=part.offset, length=running.done_bytes + length, crc=crc))
         running.crc, running.done_bytes = crc, running.done_bytes + length

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 from ray_model_serving.contract.errors import ModelServingError
 
+NOT_S3_HINT = "check the endpoint URL; a proxy or a login page may answer in the store's place"
+
 
 class BucketNotFoundError(ModelServingError):
     kind = "bucket_not_found"

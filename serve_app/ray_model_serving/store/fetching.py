@@ -4,7 +4,7 @@ from ray_model_serving.contract.cache_format import CacheLayout, Manifest
 from ray_model_serving.contract.errors import ModelServingError
 from ray_model_serving.contract.uris import S3Uri
 from ray_model_serving.store import cache
-from ray_model_serving.store.disk import remove
+from ray_model_serving.store.disk import remove, typed_errors
 from ray_model_serving.store.download import Download
 from ray_model_serving.store.errors import DigestMismatchError, ObjectReplacedError
 from ray_model_serving.store.file_checks import check_digests, check_files
@@ -37,18 +37,34 @@ def fetch_snapshot(
     if lock.is_exclusive and left_of(layout, manifest.snapshot_id):
         with fetch.phase("verify", manifest.size_bytes):
             staging = adopt(layout, manifest, options.connections)
-    staging = staging or new_staging(layout, manifest.snapshot_id)
+    with typed_errors(layout.staging):
+        staging = staging or new_staging(layout, manifest.snapshot_id)
     try:
-        fetched_bytes, computed = _download(source, layout, uri, manifest, staging, options, budget_bytes, fetch)
-        with fetch.phase("verify", manifest.size_bytes):
-            check_digests(staging.files, manifest, computed)
-            check_files(staging.files, [entry.path for entry in manifest.files], manifest.source)
-        with fetch.phase("commit", manifest.size_bytes):
-            cache.publish(layout, staging, manifest, lock)
+        with typed_errors(staging.path):
+            return _fetch_into(staging, source, layout, uri, manifest, lock, options, budget_bytes, fetch)
     except BaseException as error:
         if not _is_worth_keeping(error):
             remove(staging.path)
         raise
+
+
+def _fetch_into(
+    staging: Staging,
+    source: S3Source,
+    layout: CacheLayout,
+    uri: S3Uri,
+    manifest: Manifest,
+    lock: HeldLock,
+    options: TransferOptions,
+    budget_bytes: int | None,
+    fetch: Fetch,
+) -> int:
+    fetched_bytes, computed = _download(source, layout, uri, manifest, staging, options, budget_bytes, fetch)
+    with fetch.phase("verify", manifest.size_bytes):
+        check_digests(staging.files, manifest, computed)
+        check_files(staging.files, [entry.path for entry in manifest.files], manifest.source)
+    with fetch.phase("commit", manifest.size_bytes):
+        cache.publish(layout, staging, manifest, lock)
     return fetched_bytes
 
 
@@ -73,13 +89,13 @@ def _download(
     total, present = manifest.size_bytes, total_bytes(staging.present)
     with (
         fetch.phase("download", total),
-        allocated(layout, staging, manifest, budget_bytes=budget_bytes, deadline=fetch.deadline) as descriptors,
+        allocated(layout, staging, manifest, budget_bytes=budget_bytes, deadline=fetch.deadline),
         Journal(staging.path, manifest.snapshot_id, staging.present) as journal,
     ):
         download = Download(
             open_range=lambda part: source.open_range(uri, part),
             translate=lambda error, key: source.translate_key(uri, error, key),
-            descriptors=descriptors,
+            files=staging.files,
             journal=journal,
             options=options,
             deadline=fetch.deadline,

@@ -4,7 +4,7 @@ Only the first bytes of each file are read.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -64,6 +64,20 @@ def sniff(first_bytes: bytes, name: str) -> str | None:
     return None
 
 
+def read_index(content: bytes, path: str) -> Mapping[str, str]:
+    """Tensor to the path of its shard, from the text of an index at ``path``. Raises :class:`InvalidModelFileError`."""
+    parent = path.rpartition("/")[0]
+    try:
+        document: Any = json.loads(content)
+        weight_map = cast("Mapping[str, Any]", document["weight_map"])
+        wrong = [name for name, shard in weight_map.items() if not isinstance(shard, str)]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise InvalidModelFileError(f"is not a readable index of shards ({error})") from error
+    if wrong:
+        raise InvalidModelFileError(f"is not a readable index of shards (no file name for {wrong[0]!r})")
+    return {name: f"{parent}/{shard}" if parent else shard for name, shard in weight_map.items()}
+
+
 def _problem_of(path: Path) -> str | None:
     size_bytes = path.stat().st_size
     with path.open("rb") as file:
@@ -80,10 +94,7 @@ def _problem_of(path: Path) -> str | None:
 
 def _missing_shards(directory: Path, index: str, listed: set[str]) -> list[str]:
     try:
-        document: Any = json.loads((directory / index).read_text(encoding="utf-8"))
-        shards = set(cast("dict[str, str]", document["weight_map"]).values())
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        return [f"{index}: is not a readable index of shards ({error})"]
-    parent = index.rpartition("/")[0]
-    expected = {f"{parent}/{shard}" if parent else shard for shard in shards}
+        expected = set(read_index((directory / index).read_bytes(), index).values())
+    except InvalidModelFileError as error:
+        return [f"{index}: {error.message}"]
     return [f"{index}: names shard {shard}, which is not among the files" for shard in sorted(expected - listed)]

@@ -15,6 +15,7 @@ from ray_model_serving.contract.settings import DEFAULT_EXCLUDE
 from ray_model_serving.contract.uris import FileUri, S3Uri, parse_model_uri
 from ray_model_serving.store import cache
 from ray_model_serving.store.directory import resolve_directory
+from ray_model_serving.store.disk import typed_errors
 from ray_model_serving.store.errors import (
     CacheChangedError,
     LockTimeoutError,
@@ -118,7 +119,7 @@ class ModelStore:
         parsed = parse_model_uri(uri)
         if isinstance(parsed, S3Uri):
             return self._s3.read_start(parsed, path, length, time.monotonic() + self._deadline_s)
-        with (Path(parsed.path) / path).open("rb") as file:
+        with typed_errors(Path(parsed.path) / path), (Path(parsed.path) / path).open("rb") as file:
             return file.read(length)
 
     # -- where a snapshot can be ------------------------------------------------------------------------------------
@@ -129,7 +130,7 @@ class ModelStore:
         with fetch.phase("resolve"):
             manifest = resolve_directory(uri, include, exclude)
         _check_pin(pin, manifest)
-        with fetch.phase("verify", manifest.size_bytes):
+        with typed_errors(Path(uri.path)), fetch.phase("verify", manifest.size_bytes):
             check_files(Path(uri.path), [entry.path for entry in manifest.files], str(uri))
         return snapshot_of(Path(uri.path), manifest, fetch.finished(), source="node")
 

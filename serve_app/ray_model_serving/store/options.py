@@ -26,6 +26,18 @@ class TransferOptions:
     stall_s: float
     max_bytes_per_s: float | None = None
 
+    def __post_init__(self) -> None:
+        """Raises ValueError for what no download could work with."""
+        _check_positive("connections", self.connections)
+        _check_positive("stall_s", self.stall_s)
+        if self.max_bytes_per_s is not None:
+            _check_positive("max_bytes_per_s", self.max_bytes_per_s)
+
+
+def _check_positive(name: str, value: float) -> None:
+    if not (value > 0 and math.isfinite(value)):
+        raise ValueError(f"{name}: got {value!r}, must be a number above 0")
+
 
 def connections_for(network_gbps: float | None) -> int:
     """Connections for a network baseline in Gbit/s, such as 2.5 of a g6.xlarge; without one, a sane number."""

@@ -8,7 +8,7 @@ from ray_model_serving.contract.cache_format import FileEntry, Manifest
 from ray_model_serving.contract.errors import ModelServingError
 from ray_model_serving.contract.uris import S3Uri
 from ray_model_serving.store import checksums
-from ray_model_serving.store.errors import NoObjectsError, StoreRefusedError, raise_together
+from ray_model_serving.store.errors import NOT_S3_HINT, NoObjectsError, StoreRefusedError, raise_together
 from ray_model_serving.store.keys import check_paths, is_selected
 
 # A prefix with more objects is not one model; without a bound a wrong prefix would list a whole bucket.
@@ -35,6 +35,10 @@ def resolve_s3(
         path for path, size in sizes.items() if not _is_marker(path, size) and is_selected(path, include, exclude)
     ]
     if not selected:
+        if not sizes and _is_object(ask, uri):
+            raise NoObjectsError(
+                f"{uri}: this is an object, not a folder", hint="name the folder that the model's files are in"
+            )
         raise NoObjectsError(
             f"{uri}: no objects to fetch; {len(sizes)} objects under the prefix, include {list(include)}, "
             f"exclude {list(exclude)}",
@@ -46,6 +50,8 @@ def resolve_s3(
         key = f"{uri.prefix}{path}"
         try:
             answer = ask(lambda client: client.head_object(Bucket=uri.bucket, Key=key, ChecksumMode="ENABLED"))
+            if "ETag" not in answer or "ContentLength" not in answer:
+                return StoreRefusedError(f"s3://{uri.bucket}/{key}: the store names no ETag or size", hint=NOT_S3_HINT)
             checksum = checksums.from_head(answer, uri.bucket) or _composite(ask, answer, key, uri.bucket)
         except Exception as error:  # translate() raises again what is not the store's
             return translate(error, f"s3://{uri.bucket}/{key}")
@@ -72,11 +78,24 @@ def _list(ask: Ask, uri: S3Uri, translate: Translate) -> Mapping[str, int]:
             break
         if not page.get("IsTruncated"):
             return sizes
+        if "NextContinuationToken" not in page:
+            raise StoreRefusedError(
+                f"{uri}: the listing is cut after {len(sizes)} objects and does not say how to go on",
+                hint="the store does not serve ListObjectsV2 as S3 does",
+            )
         token = {"ContinuationToken": page["NextContinuationToken"]}
     raise StoreRefusedError(
         f"{uri}: more than {_MAX_OBJECTS} objects under the prefix, which is not one model",
         hint="name the model's own prefix",
     )
+
+
+def _is_object(ask: Ask, uri: S3Uri) -> bool:
+    try:
+        ask(lambda client: client.head_object(Bucket=uri.bucket, Key=uri.prefix.rstrip("/")))
+    except Exception:  # only a better text depends on it
+        return False
+    return True
 
 
 def _is_marker(path: str, size: int) -> bool:

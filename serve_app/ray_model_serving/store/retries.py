@@ -3,6 +3,7 @@
 botocore's own retries are off: it repeats a cut body five times within 0.1 s and would multiply with ours.
 """
 
+import logging
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
@@ -19,6 +20,8 @@ from botocore.exceptions import ConnectionError as BotoConnectionError
 from urllib3.exceptions import HTTPError
 
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 ATTEMPTS = 8
 _WAIT_MAX_S = 5.0
@@ -67,12 +70,23 @@ def call(operation: Callable[[], T], deadline: float) -> T:
     raise AssertionError("unreachable: the last attempt returned or raised")
 
 
+def log_in_words() -> None:
+    """Leave the lines about retries to :func:`call`; for all of the process, as stamina has it."""
+    stamina.instrumentation.set_on_retry_hooks(())
+
+
 def _back_off(deadline: float) -> Callable[[Exception], bool | float]:
+    failed = 0
+
     def decide(error: Exception) -> bool | float:
+        nonlocal failed
+        failed += 1
         left_s = deadline - time.monotonic()
-        if not is_transient(error) or left_s <= 0:
+        if not is_transient(error) or left_s <= 0 or failed >= ATTEMPTS:
             return False
         asked_s = retry_after_s(error)
+        # stamina's own line has the error in fields that most log formats leave out.
+        log.warning("attempt %d of %d failed and is made again: %s", failed, ATTEMPTS, error)
         return True if asked_s is None else min(asked_s, _RETRY_AFTER_MAX_S, left_s)
 
     return decide

@@ -5,7 +5,7 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from ray_model_serving.contract.cache_format import DIRECTORY_MODE, CacheLayout, Manifest
+from ray_model_serving.contract.cache_format import CacheLayout, Manifest
 from ray_model_serving.store.disk import allocate, free_bytes, no_space, used_bytes
 from ray_model_serving.store.errors import LockTimeoutError
 from ray_model_serving.store.eviction import items_of, plan_eviction
@@ -20,24 +20,17 @@ _POLL_S = 0.05
 @contextmanager
 def allocated(
     layout: CacheLayout, staging: Staging, manifest: Manifest, *, budget_bytes: int | None, deadline: float
-) -> Generator[dict[str, int]]:
-    """Descriptors of the model's files by path, each with all its blocks; closed at the end on every way out.
+) -> Generator[None]:
+    """Within it the model's files are there, each with all its blocks. None is held open: a model may have more files
+    than the process may have descriptors.
 
     Raises :class:`NoSpaceError` before anything is written if the model does not fit; then nothing was evicted.
     """
-    descriptors: dict[str, int] = {}
-    try:
-        with _room_lock(layout, deadline):
-            _make_room(layout, staging, manifest, budget_bytes)
-            for entry in manifest.files:
-                descriptors[entry.path] = allocate(staging.files / entry.path, entry.size_bytes)
-        for directory in staging.files.rglob("*"):
-            if directory.is_dir():
-                directory.chmod(DIRECTORY_MODE)  # another user of the group may have to remove it
-        yield descriptors
-    finally:
-        for descriptor in descriptors.values():
-            os.close(descriptor)
+    with _room_lock(layout, deadline):
+        _make_room(layout, staging, manifest, budget_bytes)
+        for entry in manifest.files:
+            os.close(allocate(staging.files / entry.path, entry.size_bytes))
+    yield
 
 
 def _make_room(layout: CacheLayout, staging: Staging, manifest: Manifest, budget_bytes: int | None) -> None:

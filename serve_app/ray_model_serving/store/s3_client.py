@@ -1,13 +1,17 @@
 """Clients of S3 and STS, and what is done when their credentials expire."""
 
+import functools
+import os
+import re
 import threading
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import boto3
 from botocore.config import Config
-from botocore.exceptions import ClientError
+from botocore.exceptions import BotoCoreError, ClientError, PartialCredentialsError
 
+from ray_model_serving.store.errors import NOT_S3_HINT, AwsConfigurationError, CredentialsError, StoreRefusedError
 from ray_model_serving.store.retries import code_of
 
 T = TypeVar("T")
@@ -17,8 +21,55 @@ READ_TIMEOUT_S = 20.0
 _EXPIRED_CODES = {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired"}
 
 
+_USERINFO = re.compile(r"//[^/?#\s]*@")
+_PAGE_BYTES = 1024
+_VARIABLE = "AWS_ENDPOINT_URL"
+_HINT = "check --endpoint-url or AWS_ENDPOINT_URL, AWS_REGION, AWS_PROFILE and the AWS configuration files"
+
+
 def make_client(service: str, endpoint_url: str | None, connections: int) -> Any:
-    """A boto3 client. Without ``endpoint_url``, AWS_ENDPOINT_URL and the profile decide, as everywhere in AWS tools."""
+    """A boto3 client. Without ``endpoint_url``, AWS_ENDPOINT_URL and the profile decide, as everywhere in AWS tools.
+
+    Raises :class:`AwsConfigurationError` for an endpoint, region, profile or file that no client can be made of, and
+    :class:`CredentialsError` for half a pair of keys.
+    """
+    try:
+        client = _client(service, endpoint_url, connections)
+    except PartialCredentialsError as error:
+        raise CredentialsError(f"no usable AWS credentials: {error}", hint="set both halves of the key") from error
+    except (BotoCoreError, ValueError, OSError) as error:
+        # A password may stand in an URL; it must not reach a log.
+        text = _USERINFO.sub("//***@", f"{error}; the endpoint URL is {endpoint_url or os.environ.get(_VARIABLE)!r}")
+        raise AwsConfigurationError(f"no client for {service} can be made: {text}", hint=_HINT) from None
+    if _USERINFO.search(client.meta.endpoint_url):
+        raise AwsConfigurationError(
+            f"the endpoint URL {_USERINFO.sub('//***@', client.meta.endpoint_url)} has a user or password in it, which "
+            "S3 does not use and every error text would show",
+            hint="give keys as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or by a profile",
+        )
+    # The redirector asks HeadBucket for the region, and would follow a redirect of that question without an end.
+    client.meta.events.register("before-call.s3.HeadBucket", _answer_as_it_comes)
+    client.meta.events.register_first(
+        "before-parse.s3.ListObjectsV2", functools.partial(_refuse_pages, client.meta.endpoint_url)
+    )
+    return client
+
+
+def _answer_as_it_comes(context: dict[str, Any], **_: object) -> None:
+    context["s3_redirect"]["redirected"] = True
+
+
+def _refuse_pages(endpoint_url: str, response_dict: dict[str, Any], **_: object) -> None:
+    """botocore reads any other XML, such as a login page, as a listing without objects. What is no XML it calls a 500."""
+    start = bytes(response_dict["body"][:_PAGE_BYTES])
+    if response_dict["status_code"] == 200 and b"<ListBucketResult" not in start and b"<Error" not in start:
+        raise StoreRefusedError(
+            f"{_USERINFO.sub('//***@', endpoint_url)} does not answer as S3 does, it sent {start[:60]!r}",
+            hint=NOT_S3_HINT,
+        )
+
+
+def _client(service: str, endpoint_url: str | None, connections: int) -> Any:
     config = Config(
         retries={"total_max_attempts": 1},
         connect_timeout=CONNECT_TIMEOUT_S,
@@ -30,7 +81,8 @@ def make_client(service: str, endpoint_url: str | None, connections: int) -> Any
         s3={"addressing_style": "path" if endpoint_url else "auto"},
     )
     session = boto3.session.Session()
-    region = session.region_name or "us-east-1"  # S3 sends the right region back, and the client follows
+    # boto3 itself does not read AWS_REGION, which the other SDKs do. S3 sends the right one back; the client follows.
+    region = session.region_name or os.environ.get("AWS_REGION") or "us-east-1"
     return cast("Any", session).client(service, endpoint_url=endpoint_url, region_name=region, config=config)
 
 

@@ -1,6 +1,7 @@
 """From botocore's errors to typed ones that say what to check."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, cast
 
 from botocore.exceptions import (
@@ -11,9 +12,12 @@ from botocore.exceptions import (
     PartialCredentialsError,
     TokenRetrievalError,
 )
+from botocore.parsers import ResponseParserError
 
 from ray_model_serving.contract.errors import ModelServingError
+from ray_model_serving.store.disk import typed
 from ray_model_serving.store.errors import (
+    NOT_S3_HINT,
     AccessDeniedError,
     BucketNotFoundError,
     CredentialsError,
@@ -57,6 +61,11 @@ def translate(error: Exception, bucket: str, where: str, caller: Callable[[], st
         )
     if isinstance(error, BotoCoreError):
         return StoreRefusedError(f"{where}: {error}", hint="check the endpoint URL and the AWS configuration")
+    if isinstance(error, ResponseParserError):
+        text = " ".join(str(error).split())
+        return StoreRefusedError(f"{where}: the answer is not one of S3: {text[:200]}", hint=NOT_S3_HINT)
+    if isinstance(error, OSError):
+        return typed(error, Path(where))
     raise error
 
 

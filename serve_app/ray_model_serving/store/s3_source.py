@@ -11,7 +11,7 @@ from ray_model_serving.store.identity import caller_arn, caller_arn_or_none, che
 from ray_model_serving.store.parts import Part
 from ray_model_serving.store.ranges import RangeBody, open_range
 from ray_model_serving.store.resolve import resolve_s3
-from ray_model_serving.store.retries import call
+from ray_model_serving.store.retries import call, log_in_words
 from ray_model_serving.store.s3_client import RenewedClient, make_client
 from ray_model_serving.store.s3_errors import translate
 
@@ -24,6 +24,7 @@ class S3Source:
     def __init__(self, *, endpoint_url: str | None, connections: int) -> None:
         self._endpoint_url = endpoint_url
         self._connections = connections
+        log_in_words()
         self._s3 = RenewedClient(lambda: make_client("s3", endpoint_url, connections))
 
     def resolve(self, uri: S3Uri, include: Sequence[str], exclude: Sequence[str], deadline: float) -> Manifest:

@@ -2,16 +2,17 @@
 
 import os
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from pathlib import Path
 
 _INTERVAL_S = 0.2
 
 
 class Syncer:
-    """A thread that syncs files whose bytes were written since it last looked. Stop it before descriptors close."""
+    """A thread that syncs files below a directory whose bytes were written since it last looked."""
 
-    def __init__(self, descriptors: Mapping[str, int]) -> None:
-        self._descriptors = dict(descriptors)
+    def __init__(self, files: Path) -> None:
+        self._files = files
         self._dirty: set[str] = set()
         self._lock = threading.Lock()
         self._stop = threading.Event()
@@ -44,7 +45,11 @@ class Syncer:
             if self._stop.is_set():
                 return
             try:
-                os.fdatasync(self._descriptors[path])
+                descriptor = os.open(self._files / path, os.O_RDONLY | os.O_CLOEXEC)
+                try:
+                    os.fdatasync(descriptor)
+                finally:
+                    os.close(descriptor)
             except OSError as error:
                 self._error = error
                 return

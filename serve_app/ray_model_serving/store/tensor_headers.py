@@ -61,9 +61,11 @@ def parse_header(data: bytes, file_bytes: int) -> tuple[TensorHeader, ...]:
     try:
         document: Any = json.loads(data[LENGTH_BYTES : LENGTH_BYTES + length])
         entries = cast("dict[str, Any]", document)
-        entries.pop("__metadata__", None)
+        metadata = entries.pop("__metadata__", None)
+        if metadata is not None and not all(isinstance(value, str) for value in metadata.values()):
+            raise ValueError("its __metadata__ has values that are no text")
         read = [_tensor(name, entry) for name, entry in entries.items()]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InvalidModelFileError(f"has a header that is not safetensors' ({error})") from error
     read.sort(key=lambda item: item[1:])  # an empty tensor begins where its neighbour does
     position = 0
@@ -79,12 +81,17 @@ def parse_header(data: bytes, file_bytes: int) -> tuple[TensorHeader, ...]:
 
 
 def _tensor(name: str, entry: Any) -> tuple[TensorHeader, int, int]:
-    shape = tuple(int(extent) for extent in entry["shape"])
-    begin, end = (int(offset) for offset in entry["data_offsets"])
+    shape = tuple(_whole(extent) for extent in entry["shape"])
+    begin, end = (_whole(offset) for offset in entry["data_offsets"])
     dtype = str(entry["dtype"])
     if dtype not in DTYPE_BYTES:
         raise ValueError(f"tensor {name!r} has the unknown type {dtype!r}")
-    if any(extent < 0 for extent in shape):
-        raise ValueError(f"tensor {name!r} has a negative extent")
     size_bytes = int(math.prod(shape) * DTYPE_BYTES[dtype])
     return TensorHeader(name=name, dtype=dtype, shape=shape, size_bytes=size_bytes), begin, end
+
+
+def _whole(value: Any) -> int:
+    """As strict as the safetensors library, which takes neither 2.0 nor a text."""
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{value!r} is no extent or offset")
+    return value

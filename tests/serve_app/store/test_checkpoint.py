@@ -6,11 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from emulators.models import checkpoint_bytes, write_files
+from emulators.models import checkpoint_bytes, linear_model, write_files
+from ray_model_serving.contract.cache_format import FileEntry
 from ray_model_serving.contract.settings import Device, Dtype
 from ray_model_serving.store import ModelStore
 from ray_model_serving.store.checkpoint import Checkpoint, read_checkpoint, read_directory
 from ray_model_serving.store.errors import InvalidModelFileError, NoWeightsError
+from ray_model_serving.store.file_checks import check_files
 
 A = checkpoint_bytes({"a": np.zeros((4, 8), dtype=np.float32)})
 B = checkpoint_bytes({"b": np.zeros(10, dtype=np.float16), "ids": np.zeros(3, dtype=np.int64)})
@@ -95,3 +97,31 @@ def test_headers_are_read_with_few_bytes_and_a_long_one_with_one_more_request(tm
     assert len(read_checkpoint(manifest.files, read_start).tensors) == 4000
     assert len(lengths) == 2
     assert sum(lengths) < 0.1 * len(many)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"[]",
+        b"{" * 100_000,
+        b"[" * 100_000,
+        b'{"weight_map": {"a": 1, "b": "x"}}',
+        b'{"weight_map": {"a": ["x"]}}',
+        b'{"weight_map": []}',
+    ],
+)
+def test_an_index_that_is_none_is_refused_by_both_who_read_it(text: bytes, tmp_path: Path):
+    name = "model.safetensors.index.json"
+    files = {**linear_model(), name: text}
+    directory = write_files(tmp_path, files)
+    with pytest.raises(InvalidModelFileError, match="is not a readable index"):
+        check_files(directory, files, "s3://b/m/")
+
+    def read_start(path: str, length: int) -> bytes:
+        assert length > 0, "no store serves a range of no bytes"
+        return files[path][:length]
+
+    entries = [FileEntry(path=path, key=path, size_bytes=len(data), etag="") for path, data in files.items()]
+    with pytest.raises(InvalidModelFileError, match="is not a readable index"):
+        read_checkpoint(entries, read_start)

@@ -50,21 +50,18 @@ class Body:
 
 
 def run(directory: Path, open_range: Callable[[Part], Body], connections: int = 3) -> Download:
-    descriptor = allocate(directory / "f", len(_CONTENT))
-    try:
-        with Journal(directory, "i", {}) as journal:
-            download = Download(
-                open_range=open_range,
-                translate=lambda error, key: StoreUnavailableError(f"{key}: {error}"),
-                descriptors={"f": descriptor},
-                journal=journal,
-                options=TransferOptions(connections=connections, stall_s=30),
-                deadline=float("inf"),
-            )
-            download.run(list(missing_parts([_ENTRY], {}, _MIB)), "s3://b/m/", lambda _: None)
-            return download
-    finally:
-        os.close(descriptor)
+    os.close(allocate(directory / "f", len(_CONTENT)))
+    with Journal(directory, "i", {}) as journal:
+        download = Download(
+            open_range=open_range,
+            translate=lambda error, key: StoreUnavailableError(f"{key}: {error}"),
+            files=directory,
+            journal=journal,
+            options=TransferOptions(connections=connections, stall_s=30),
+            deadline=float("inf"),
+        )
+        download.run(list(missing_parts([_ENTRY], {}, _MIB)), "s3://b/m/", lambda _: None)
+        return download
 
 
 def test_memory_in_flight_is_one_block_for_each_connection(tmp_path: Path):

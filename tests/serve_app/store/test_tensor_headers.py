@@ -45,7 +45,12 @@ def header(entries: object, data_bytes: int) -> tuple[bytes, int]:
         ({"a": {"dtype": "F32", "shape": [2], "data_offsets": [4, 12]}}, 12, "hole"),
         ({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}}, 4, "wrong size"),
         ({"a": {"dtype": "F99", "shape": [1], "data_offsets": [0, 4]}}, 4, "unknown type"),
-        ({"a": {"dtype": "F32", "shape": [-1], "data_offsets": [0, 4]}}, 4, "negative"),
+        ({"a": {"dtype": "F32", "shape": [-1], "data_offsets": [0, 4]}}, 4, "-1 is no extent"),
+        ({"a": {"dtype": "F32", "shape": [1.0], "data_offsets": [0, 4]}}, 4, "1.0 is no extent"),
+        ({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, "4"]}}, 4, "'4' is no extent or offset"),
+        ({"a": {"dtype": "F32", "shape": [True], "data_offsets": [0, 4]}}, 4, "True is no extent"),
+        ({"__metadata__": {"format": 1}}, 0, "__metadata__"),
+        ({"__metadata__": ["pt"]}, 0, "not safetensors"),
         ({"a": {"dtype": "F32", "shape": [1]}}, 4, "data_offsets"),
         ({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}, 3, "it is cut"),
     ],
@@ -53,3 +58,10 @@ def header(entries: object, data_bytes: int) -> tuple[bytes, int]:
 def test_headers_that_the_format_forbids_are_refused(entries: object, data_bytes: int, problem: str):
     with pytest.raises(InvalidModelFileError, match=problem):
         parse_header(*header(entries, data_bytes))
+
+
+@pytest.mark.parametrize("header", [b"[" * 100_000, b'{"a":' * 100_000])
+def test_a_header_that_no_parser_can_take_is_refused(header: bytes):
+    content = len(header).to_bytes(8, "little") + header
+    with pytest.raises(InvalidModelFileError):
+        parse_header(content, len(content))
