@@ -1,5 +1,5 @@
 """The ``ray-model`` command."""
 
-from ray_model_serving.cli.app import main
+from ray_model_serving.cli.entry import main
 
 __all__ = ["main"]

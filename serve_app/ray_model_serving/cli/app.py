@@ -1,23 +1,20 @@
 """``ray-model``: what a model needs, a model on this node, and a trial load, each without Ray.
 
-Exit codes: 0 well, 1 failed, 2 bad input, 130 interrupted. torch and boto3 are imported inside the commands.
+Exit codes: 0 well, 1 failed, 2 bad input, 130 interrupted, 143 terminated. torch and boto3 are imported in commands.
 """
 
-import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, NoReturn
 
 import typer
 
 from ray_model_serving.cli import cache, commands
 from ray_model_serving.cli.convert import convert
-from ray_model_serving.cli.output import guarded
+from ray_model_serving.cli.output import EXIT_BAD_INPUT, UsageError, guarded, report_error
 from ray_model_serving.contract.paths import CACHE_MOUNT_PATH
 from ray_model_serving.contract.settings import DEFAULT_EXCLUDE, Device, Dtype
-
-EXIT_TERMINATED = 143
 
 app = typer.Typer(
     name="ray-model",
@@ -38,6 +35,10 @@ EndpointOption = Annotated[
 ]
 IncludeOption = Annotated[list[str], typer.Option("--include", help="Pattern of files to fetch; may be repeated.")]
 ExcludeOption = Annotated[list[str], typer.Option("--exclude", help="Pattern of files to leave out; may be repeated.")]
+BudgetOption = Annotated[
+    float | None,
+    typer.Option("--cache-budget-gib", min=0, help="Most GiB that the cache may hold; what is not in use is evicted."),
+]
 PinOption = Annotated[
     str | None, typer.Option("--snapshot-id", help="Refuse any other content than this id; inspect prints it.")
 ]
@@ -85,6 +86,7 @@ def fetch(
     include: IncludeOption = _INCLUDE,
     exclude: ExcludeOption = _EXCLUDE,
     snapshot_id: PinOption = None,
+    cache_budget_gib: BudgetOption = None,
 ) -> None:
     """Bring a verified snapshot into the node's cache; with --list each model of the file, whatever happens to others.
 
@@ -93,7 +95,11 @@ def fetch(
     Example: ray-model fetch s3://models/minilm/v1/ --cache-dir /mnt/model-cache
     """
     selection = commands.Selection(
-        endpoint_url=endpoint_url, include=tuple(include), exclude=tuple(exclude), snapshot_id=snapshot_id
+        endpoint_url=endpoint_url,
+        include=tuple(include),
+        exclude=tuple(exclude),
+        snapshot_id=snapshot_id,
+        cache_budget_bytes=None if cache_budget_gib is None else int(cache_budget_gib * 1024**3),
     )
     guarded(lambda: commands.fetch(uri, list_file, cache_dir, selection, as_json), as_json)
 
@@ -107,6 +113,7 @@ def load(
     include: IncludeOption = _INCLUDE,
     exclude: ExcludeOption = _EXCLUDE,
     snapshot_id: PinOption = None,
+    cache_budget_gib: BudgetOption = None,
     model_class: Annotated[
         str | None, typer.Option("--model-class", help="Import path, module:Class; without it the tensors are mapped.")
     ] = None,
@@ -120,7 +127,11 @@ def load(
     Example: ray-model load s3://models/minilm/v1/ --model-class ray_model_serving.models.text_embedding:TextEmbedding
     """
     selection = commands.Selection(
-        endpoint_url=endpoint_url, include=tuple(include), exclude=tuple(exclude), snapshot_id=snapshot_id
+        endpoint_url=endpoint_url,
+        include=tuple(include),
+        exclude=tuple(exclude),
+        snapshot_id=snapshot_id,
+        cache_budget_bytes=None if cache_budget_gib is None else int(cache_budget_gib * 1024**3),
     )
     guarded(lambda: commands.load(uri, cache_dir, selection, model_class, dtype, device, as_json), as_json)
 
@@ -128,14 +139,18 @@ def load(
 app.command()(convert)
 
 
-def main() -> NoReturn:
-    """Entry point of ``ray-model``."""
-    # As an init container this is process 1, for which the kernel has no default action on SIGTERM.
-    signal.signal(signal.SIGTERM, _terminate)
-    app()
-    sys.exit(0)  # unreachable with Typer's standalone mode; keeps the type honest
-
-
-def _terminate(signal_number: int, frame: FrameType | None) -> NoReturn:
-    del signal_number, frame
-    sys.exit(EXIT_TERMINATED)
+def run(arguments: Sequence[str]) -> NoReturn:
+    """Run the command and leave with its exit code; with ``--json`` its usage errors are JSON, too."""
+    if "--json" not in arguments:
+        app(list(arguments))
+        sys.exit(0)  # unreachable in Typer's standalone mode; keeps the type honest
+    try:
+        code = app(list(arguments), standalone_mode=False)
+    except Exception as error:
+        # Click's errors, whose class Typer keeps to itself (it ships a copy of Click since 0.26).
+        message = getattr(error, "format_message", None)
+        if message is None:
+            raise
+        report_error(UsageError(message(), hint="ray-model --help"), as_json=True)
+        sys.exit(EXIT_BAD_INPUT)
+    sys.exit(code or 0)

@@ -23,6 +23,7 @@ class Selection:
     include: tuple[str, ...]
     exclude: tuple[str, ...]
     snapshot_id: str | None = None
+    cache_budget_bytes: int | None = None
 
 
 def inspect(uri: str, selection: Selection, as_json: bool) -> None:
@@ -43,7 +44,10 @@ def fetch(uri: str | None, list_file: Path | None, cache_dir: Path, selection: S
             "give either a URI or --list FILE, not both and not neither", hint="ray-model fetch --help has examples"
         )
     if list_file is not None:
-        _fetch_list(read_list(list_file).models, cache_dir, selection, as_json)
+        listed = read_list(list_file)
+        if selection.cache_budget_bytes is None:
+            selection = replace(selection, cache_budget_bytes=listed.cache_budget_bytes)
+        _fetch_list(listed.models, cache_dir, selection, as_json)
         return
     with _ensure(cast("str", uri), cache_dir, selection) as snapshot:
         _print_report(snapshot.report.to_json(), as_json)
@@ -88,7 +92,7 @@ def merged(fetched: dict[str, Any], loaded: dict[str, Any]) -> dict[str, Any]:
 
 
 def _ensure(uri: str, cache_dir: Path, selection: Selection) -> Snapshot:
-    store = ModelStore(cache_dir, endpoint_url=selection.endpoint_url)
+    store = ModelStore(cache_dir, endpoint_url=selection.endpoint_url, cache_budget_bytes=selection.cache_budget_bytes)
     with progress(uri) as listener:
         return store.ensure(
             uri,

@@ -13,10 +13,17 @@ def new_model(import_path: str) -> ServedModel:
         raise UsageError(f"--model-class: got {import_path!r}, must be module:Class")
     try:
         found: object = getattr(importlib.import_module(module_name), class_name)
-    except (ImportError, AttributeError) as error:
-        raise UsageError(f"--model-class: {import_path!r} can't be imported: {error}") from error
+    except (Exception, SystemExit) as error:  # a module of somebody else may raise anything
+        raise UsageError(f"--model-class: {import_path!r} can't be imported: {_said(error)}") from error
     if not (isinstance(found, type) and issubclass(found, ServedModel)):
         raise UsageError(f"--model-class: {import_path!r} is no subclass of ray_model_serving.model.ServedModel")
-    model = found()
+    try:
+        model = found()
+    except (Exception, SystemExit) as error:  # an abstract class, too
+        raise UsageError(f"--model-class: {import_path!r} can't be made without arguments: {_said(error)}") from error
     model.max_batch_size = 1
     return model
+
+
+def _said(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"

@@ -1,31 +1,30 @@
 """What the commands print: one JSON document or readable text on stdout, errors in one shape, progress on stderr."""
 
 import json
+import os
 import sys
 import time
+import traceback
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from pathlib import Path
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
+from ray_model_serving.cli.entry import EXIT_INTERRUPTED, EXIT_TERMINATED, Terminated, interrupted
 from ray_model_serving.contract.errors import ModelServingError
 from ray_model_serving.contract.problems import SettingsError
 from ray_model_serving.contract.uris import BadUriError
 from ray_model_serving.store import FetchProgress
+from ray_model_serving.store.disk import typed
+from ray_model_serving.store.errors import AwsConfigurationError
 
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
-EXIT_INTERRUPTED = 130
+DEBUG_VARIABLE = "RAY_MODEL_DEBUG"
 _PLAIN_INTERVAL_S = 5.0
-
-
-class InterruptedFetchError(ModelServingError):
-    """Ctrl-C; only what was complete before is in the cache."""
-
-    kind = "interrupted"
-    permanent = False
 
 
 class UsageError(ModelServingError):
@@ -40,6 +39,12 @@ class SomeFailedError(ModelServingError):
     kind = "some_failed"
 
 
+class InternalError(ModelServingError):
+    """A fault of this program."""
+
+    kind = "internal"
+
+
 class NegativeVerdict(Exception):  # noqa: N818 - not an error: the answer is printed, and it is no
     """The command did what it was asked, and what it found is not well."""
 
@@ -48,20 +53,36 @@ def guarded(run: Callable[[], None], as_json: bool, *, permanent_is_bad_input: b
     """Run a command and turn its errors into text or JSON and an exit code."""
     try:
         run()
-    except KeyboardInterrupt as interrupt:
-        report_error(
-            InterruptedFetchError("interrupted", hint="run it again; nothing partial is in the cache"), as_json
-        )
-        raise typer.Exit(EXIT_INTERRUPTED) from interrupt
+    except (KeyboardInterrupt, Terminated) as interrupt:
+        report_error(interrupted(), as_json)
+        code = EXIT_TERMINATED if isinstance(interrupt, Terminated) else EXIT_INTERRUPTED
+        raise typer.Exit(code) from interrupt
     except NegativeVerdict as verdict:
         raise typer.Exit(EXIT_FAILED) from verdict
     except ModelServingError as error:
         # A list prints its document itself, with every model's outcome and this error in it.
         if not (as_json and isinstance(error, SomeFailedError)):
             report_error(error, as_json)
-        bad_input = isinstance(error, BadUriError | SettingsError | UsageError)
+        bad_input = isinstance(error, BadUriError | SettingsError | UsageError | AwsConfigurationError)
         bad_input = bad_input or (permanent_is_bad_input and error.permanent)
         raise typer.Exit(EXIT_BAD_INPUT if bad_input else EXIT_FAILED) from error
+    except typer.Exit:
+        raise
+    except OSError as error:
+        report_error(typed(error, Path()), as_json)
+        raise typer.Exit(EXIT_FAILED) from error
+    except Exception as error:
+        report_error(_internal(error), as_json)
+        raise typer.Exit(EXIT_FAILED) from error
+
+
+def _internal(error: Exception) -> InternalError:
+    if os.environ.get(DEBUG_VARIABLE):
+        traceback.print_exc()
+    return InternalError(
+        f"{type(error).__name__}: {error}",
+        hint=f"this is a fault of ray-model; {DEBUG_VARIABLE}=1 shows where",
+    )
 
 
 def report_error(error: ModelServingError, as_json: bool) -> None:

@@ -24,6 +24,7 @@ class PrefetchList:
     """May be empty: a node whose models are all in the image has nothing to fetch."""
 
     models: tuple[ListedModel, ...] = setting(doc="the models to fetch")
+    cache_budget_bytes: int | None = setting(None, doc="most bytes that the cache may hold", minimum=0)
 
 
 def read_list(path: Path) -> PrefetchList:

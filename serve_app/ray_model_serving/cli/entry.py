@@ -1,0 +1,59 @@
+"""Entry point of ``ray-model``. Imports the command inside, so that it ends quietly from the first moment.
+
+Signals have their answer before anything slow is imported: as an init container this is process 1, for which the kernel
+has no default action on SIGTERM.
+"""
+
+import os
+import signal
+import sys
+from types import FrameType
+from typing import NoReturn
+
+from ray_model_serving.contract.errors import ModelServingError
+
+EXIT_INTERRUPTED = 130
+EXIT_TERMINATED = 143
+
+
+class Terminated(BaseException):
+    """SIGTERM: passes every ``except Exception``, and runs every ``finally``."""
+
+
+class InterruptedFetchError(ModelServingError):
+    """Ctrl-C or SIGTERM; only what was complete before is in the cache."""
+
+    kind = "interrupted"
+    permanent = False
+
+
+def interrupted() -> InterruptedFetchError:
+    """The error of a command that was ended from outside."""
+    return InterruptedFetchError("interrupted", hint="run it again; nothing partial is in the cache")
+
+
+def main() -> NoReturn:
+    """Run the command on the arguments of the process."""
+    # While modules are imported there is nothing to undo, and an exception there may be taken for a failed import.
+    signal.signal(signal.SIGINT, _leave_at_once)
+    signal.signal(signal.SIGTERM, _leave_at_once)
+    from ray_model_serving.cli.app import run
+
+    signal.signal(signal.SIGTERM, _terminate)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    run(sys.argv[1:])
+
+
+def _leave_at_once(number: int, frame: FrameType | None) -> NoReturn:
+    del frame
+    if "--json" in sys.argv:
+        # Not through sys.stdout, whose buffer may be busy in the very line that was interrupted.
+        import json
+
+        os.write(1, f"{json.dumps(interrupted().to_json(), indent=2)}\n".encode())
+    os._exit(EXIT_INTERRUPTED if number == signal.SIGINT else EXIT_TERMINATED)
+
+
+def _terminate(number: int, frame: FrameType | None) -> NoReturn:
+    del number, frame
+    raise Terminated
