@@ -8,13 +8,14 @@ import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from emulators import RecordingProxy
 from emulators.models import Bucket, linear_model, read_files
 from ray_model_serving.contract.cache_format import CacheLayout
-from ray_model_serving.store import ModelStore, Snapshot
+from ray_model_serving.store import ModelStore, Snapshot, cache
 from ray_model_serving.store.errors import CacheNotWritableError, LockTimeoutError
 
 
@@ -201,3 +202,30 @@ def test_a_snapshot_in_use_is_held_by_a_shared_lock_until_it_is_closed(store: Mo
         snapshot.close()
         snapshot.close()
         fcntl.flock(evictor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_a_snapshot_that_was_just_fetched_is_held_shared_and_not_exclusively(store: ModelStore, bucket: Bucket):
+    uri = bucket.put(linear_model())
+    with store.ensure(uri) as fetched, CacheLayout(fetched.path.parents[1]).lock(fetched.snapshot_id).open() as other:
+        assert fetched.report.bytes_store > 0
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(other, fcntl.LOCK_SH | fcntl.LOCK_NB)  # other replicas use it at the same time
+
+
+def test_whoever_gets_the_lock_looks_again_before_it_fetches(
+    proxy: RecordingProxy, store: ModelStore, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+):
+    # UR-079
+    uri = bucket.put(linear_model())
+    store.ensure(uri).close()
+    before, looks, real = len(proxy.object_gets()), [0], cache.find_whole
+
+    def not_yet(*arguments: Any) -> Any:
+        """As if the other process published it just between the look and the lock."""
+        looks[0] += 1
+        return None if looks[0] <= 2 else real(*arguments)
+
+    monkeypatch.setattr(cache, "find_whole", not_yet)
+    store.ensure(uri).close()
+    assert len(proxy.object_gets()) == before

@@ -10,7 +10,7 @@ import stamina
 
 from emulators import Answer, RecordingProxy, answer, times
 from emulators.models import Bucket, linear_model, read_files, write_files
-from emulators.proxy import Forward, Request
+from emulators.proxy import Forward, Request, Rule
 from ray_model_serving.store import ModelStore
 from ray_model_serving.store.errors import (
     AwsConfigurationError,
@@ -92,8 +92,8 @@ def test_a_redirect_that_leads_nowhere_is_a_wrong_region_and_no_endless_loop(
     assert len(proxy.requests()) <= 4
 
 
-def page(text: str, content_type: str = "text/html"):
-    return lambda request, forward: Answer(status=200, headers={"content-type": content_type}, body=text.encode())
+def page(text: str) -> Rule:
+    return lambda request, forward: Answer(status=200, headers={"content-type": "text/html"}, body=text.encode())
 
 
 _CUT = "<ListBucketResult><Name>b</Name><IsTruncated>true</IsTruncated></ListBucketResult>"
