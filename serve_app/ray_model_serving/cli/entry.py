@@ -39,9 +39,13 @@ def main() -> NoReturn:
     signal.signal(signal.SIGTERM, _leave_at_once)
     from ray_model_serving.cli.app import run
 
-    signal.signal(signal.SIGTERM, _terminate)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    run(sys.argv[1:])
+    try:
+        signal.signal(signal.SIGTERM, _terminate)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        run(sys.argv[1:])
+    except (KeyboardInterrupt, Terminated) as signalled:
+        # Before the command began, or after its document was printed: there is one at most.
+        sys.exit(EXIT_TERMINATED if isinstance(signalled, Terminated) else EXIT_INTERRUPTED)
 
 
 def _leave_at_once(number: int, frame: FrameType | None) -> NoReturn:
