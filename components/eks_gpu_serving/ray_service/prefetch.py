@@ -5,7 +5,7 @@ state that callers and alerts can see. An init container that fails would only r
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 from eks_gpu_serving.planning.capacity import CapacityPlan, PoolPlan
@@ -37,7 +37,9 @@ _PREPARE_MEMORY_BYTES = 64 * MIB
 def prefetch_lists(plan: CapacityPlan) -> dict[str, str]:
     """Data of the ConfigMap: for each pool, what its nodes fetch, as the JSON that ``ray-model fetch --list`` reads."""
     return {
-        _key(pool): _prefetch_list(model.settings for model in plan.models if model.pool == pool.name)
+        _key(pool): _prefetch_list(
+            [model.settings for model in plan.models if model.pool == pool.name], plan.serving.cache_budget_bytes
+        )
         for pool in plan.pools
     }
 
@@ -57,7 +59,7 @@ def _key(pool: PoolPlan) -> str:
     return f"{pool.name}.json"
 
 
-def _prefetch_list(models: Iterable[ModelSettings]) -> str:
+def _prefetch_list(models: Sequence[ModelSettings], cache_budget_bytes: int) -> str:
     entries = [
         {
             "uri": model.uri,
@@ -68,7 +70,7 @@ def _prefetch_list(models: Iterable[ModelSettings]) -> str:
         for model in models
         if model.uri.startswith("s3://")
     ]
-    return json.dumps({"models": entries}, indent=2) + "\n"
+    return json.dumps({"models": entries, "cache_budget_bytes": cache_budget_bytes}, indent=2) + "\n"
 
 
 def _prepare_cache(settings: StackSettings) -> dict[str, Any]:

@@ -7,7 +7,9 @@ import os
 import stat
 import subprocess
 import sys
+import tempfile
 import threading
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -45,17 +47,18 @@ def fetch_as(uid: int, root: Path, proxy: RecordingProxy, uri: str, budget: int 
 
 
 @pytest.fixture
-def shared_root(tmp_path: Path) -> Path:
+def shared_root() -> Generator[Path]:
     """As the init container prepares it: of one user, writable for the group."""
     if os.geteuid() != 0:
         pytest.skip("acting as two users needs root")
-    for parent in (tmp_path, *list(tmp_path.parents)[:2]):
-        parent.chmod(parent.stat().st_mode | stat.S_IXOTH | stat.S_IXGRP)
-    root = tmp_path / "cache"
-    root.mkdir()
-    os.chown(root, 2001, _GROUP)
-    root.chmod(0o2775)
-    return root
+    # Not below pytest's own folder, which every run closes to other users.
+    with tempfile.TemporaryDirectory(prefix="shared-") as folder:
+        Path(folder).chmod(0o755)
+        root = Path(folder) / "cache"
+        root.mkdir()
+        os.chown(root, 2001, _GROUP)
+        root.chmod(0o2775)
+        yield root
 
 
 def test_two_users_of_a_group_share_snapshots_and_evict_for_each_other(
