@@ -44,6 +44,7 @@ def test_only_what_a_retry_can_mend_is_not_permanent():
     assert {error_class.kind for error_class in ERRORS if not error_class.permanent} == {
         "cache_changed",
         "digest_mismatch",
+        "io_failed",
         "lock_timeout",
         "object_replaced",
         "store_unavailable",
