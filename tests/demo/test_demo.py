@@ -47,6 +47,8 @@ def left_behind(folder: Path) -> list[str]:
 @pytest.mark.timeout(300)
 def test_the_demo_shows_and_checks_its_claims_also_where_its_port_is_busy(folder: Path) -> None:
     with socket.socket() as busy:
+        # Connections of an earlier server may linger; they keep a port from being bound, and not from being free.
+        busy.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         with contextlib.suppress(OSError):  # somebody else keeps it busy
             busy.bind(("127.0.0.1", SERVE_PORT))
             busy.listen()
