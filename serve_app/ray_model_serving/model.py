@@ -49,3 +49,10 @@ class ServedModel(ABC):
         """
         del value
         return None
+
+    def cost(self, value: Any) -> int:
+        """What one input costs in a batch, such as its tokens or pixels, at least 1; ``limits.max_batch_cost`` bounds
+        the sum. Runs where :meth:`problem_with` runs, after it.
+        """
+        del value
+        return 1

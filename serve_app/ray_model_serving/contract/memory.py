@@ -48,10 +48,25 @@ def default_host_peak_bytes(weights_bytes: int, dtype: Dtype) -> int:
 
 
 def actor_memory_bytes(model: ModelSettings) -> int:
-    """What one replica reserves: baseline, load peak and the requests that it works on at once."""
-    cuda = CUDA_HOST_BYTES if model.device is Device.CUDA else 0
+    """What one replica reserves: baseline, load peak, loaded variants and the requests that it works on at once."""
+    on_cuda = model.device is Device.CUDA
+    cuda = CUDA_HOST_BYTES if on_cuda else 0
+    # On the host a variant may be mapped, and so reclaimable, or converted and not: counted as the latter.
+    variants = 0 if on_cuda else resident_variant_bytes(model)
     requests = model.limits.max_ongoing_requests * model.request_bytes
-    return PROCESS_BASELINE_BYTES + cuda + model.host_peak_bytes + requests
+    return PROCESS_BASELINE_BYTES + cuda + model.host_peak_bytes + variants + requests
+
+
+def resident_variant_bytes(model: ModelSettings) -> int:
+    """Most bytes that the loaded variants of one replica take on its device, beside the model's own weights."""
+    if not model.variants:
+        return 0
+    return model.resident_bytes or model.weights_bytes
+
+
+def device_bytes(model: ModelSettings) -> int:
+    """Device memory of one replica: weights, activations and loaded variants; 0 on cpu."""
+    return model.gpu_bytes + resident_variant_bytes(model) if model.device is Device.CUDA else 0
 
 
 def ingress_requests(model: ModelSettings) -> int:

@@ -52,7 +52,7 @@ MODEL_STATE = Metric(
 )  # fmt: skip
 REJECTED = Metric(
     name="model_requests_rejected_total", type=MetricType.COUNTER, unit="1", label="reason",
-    label_values=("too_large", "bad_request", "deadline", "load_failed", "busy"),
+    label_values=("too_large", "bad_request", "deadline", "load_failed", "busy", "memory", "draining"),
     description="Requests that were refused, by reason",
 )  # fmt: skip
 

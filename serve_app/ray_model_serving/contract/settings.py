@@ -18,8 +18,13 @@ from ray_model_serving.contract.uris import uri_problem
 NAME_PATTERN = r"[a-z]([a-z0-9-]{0,30}[a-z0-9])?"
 # Above what any machine has; it keeps a size with too many digits out of every later computation.
 MAX_BYTES = 2**50
+# GET <route>/status reports; a variant of this name could not be told from it.
+STATUS_NAME = "status"
+BUSY_STATUSES = (503, 429)
 # Ray counts resources in whole ten-thousandths and cuts off what is finer (FixedPoint, Ray 2.60).
 RAY_STEPS_PER_UNIT = 10_000
+# A replica that took minutes to load is worth keeping at least twice as long.
+LOAD_TIMES_BEFORE_DOWNSCALE = 2
 DEFAULT_EXCLUDE = ("*.bin", "*.pt", "*.pth", "*.onnx", "*.h5", "*.msgpack", "*.ot", "*.md", ".git*")
 
 
@@ -84,6 +89,18 @@ class Limits:
     batch_wait_s: float = setting(0.01, doc="how long a batch waits to fill", minimum=0, maximum=5)
     request_deadline_s: float = setting(30.0, doc="a request older than this is dropped", above=0, maximum=3600)
     max_body_bytes: int = setting(8 * 1024**2, doc="largest request body", minimum=1, maximum=1024**3)
+    max_batch_cost: int | None = setting(
+        None,
+        doc="most cost of one forward pass, in the tokens or pixels that the class counts",
+        minimum=1,
+        maximum=2**40,
+    )
+    busy_status: int = setting(503, doc="what a request over the limits gets: 503 or 429", minimum=429, maximum=503)
+
+    def check(self, path: str, problems: Problems) -> None:
+        if self.busy_status not in BUSY_STATUSES:
+            text = f"got {self.busy_status}, must be 503 (the service is busy) or 429 (the caller sends too much)"
+            problems.add(at(path, "busy_status"), text)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +128,10 @@ class Autoscaling:
     downscale_delay_s: float = setting(
         600.0, doc="how long a surplus lasts before replicas go", minimum=60, maximum=86_400
     )
+    max_step: int = setting(4, doc="replicas that are added at once", minimum=1, maximum=64)
+    load_time_s: float | None = setting(
+        None, doc="seconds until a new replica is ready, as measured", above=0, maximum=86_400
+    )
 
     def check(self, path: str, problems: Problems) -> None:
         """Report periods that contradict each other."""
@@ -120,6 +141,23 @@ class Autoscaling:
                 f"look_back_period_s {self.look_back_period_s:g} <= upscale_delay_s {self.upscale_delay_s:g} < "
                 f"downscale_delay_s {self.downscale_delay_s:g} does not hold; replicas would come and go in circles",
             )
+        if self.load_time_s is not None and self.downscale_delay_s < LOAD_TIMES_BEFORE_DOWNSCALE * self.load_time_s:
+            problems.add(
+                at(path, "downscale_delay_s"),
+                f"got {self.downscale_delay_s:g}, must be at least {LOAD_TIMES_BEFORE_DOWNSCALE} x load_time_s "
+                f"{self.load_time_s:g}; a replica would go soon after it came, and the next peak load it again",
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variant:
+    """Other weights of a model's class, such as a fine-tune: same code and at most the same size."""
+
+    name: str = setting(doc="last part of its route: /embed/<name>", pattern=NAME_PATTERN)
+    uri: str = setting(doc="s3://bucket/prefix/ or file:///directory/", check=uri_problem)
+    snapshot_id: str | None = setting(
+        None, doc="pins the content; `ray-model inspect` prints it", pattern=r"[0-9a-f]{32}"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,6 +178,8 @@ class ModelDescription:
     include: tuple[str, ...] = setting(("*",), doc="file patterns to fetch", min_items=1, check=pattern_problem)
     exclude: tuple[str, ...] = setting(DEFAULT_EXCLUDE, doc="file patterns to leave out", check=pattern_problem)
     dtype: Dtype = setting(Dtype.AUTO, doc="type of the weights on the device")
+    keep_converted: bool = setting(True, doc="whether a node keeps the copy in another dtype for its next replica")
+    variants: tuple[Variant, ...] = setting((), doc="other weights that each replica loads when they are asked for")
     device: Device = setting(Device.CUDA, doc="where the weights live")
     num_cpus: float = setting(1.0, doc="CPUs of one replica", above=0, maximum=512, steps_per_unit=RAY_STEPS_PER_UNIT)
     num_gpus: float = setting(
@@ -164,6 +204,8 @@ class ModelDescription:
             _check_device(self.device, self.num_gpus, path, problems)
         with suppress(UnreadableError):
             _check_target(self.autoscaling, self.limits, path, problems)
+        with suppress(UnreadableError):
+            _check_variants(self.variants, at(path, "variants"), problems)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,6 +217,18 @@ class ModelSettings(ModelDescription):
     host_peak_bytes: int = setting(doc="anonymous host memory at the peak of a load", minimum=0, maximum=MAX_BYTES)
     gpu_bytes: int = setting(0, doc="device memory of weights and activations; 0 on cpu", minimum=0, maximum=MAX_BYTES)
     request_bytes: int = setting(16 * 1024**2, doc="host memory of one ongoing request", minimum=0, maximum=MAX_BYTES)
+    resident_bytes: int | None = setting(
+        None, doc="most bytes of loaded variants on the device; none: one variant", minimum=1, maximum=MAX_BYTES
+    )
+
+    def check(self, path: str, problems: Problems) -> None:
+        super().check(path, problems)
+        with suppress(UnreadableError):
+            if self.resident_bytes is not None and self.resident_bytes < self.weights_bytes:
+                problems.add(
+                    at(path, "resident_bytes"),
+                    f"got {self.resident_bytes}, must be at least weights_bytes {self.weights_bytes}: no variant fits",
+                )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,6 +241,13 @@ class ServingSettings:
     cache_medium: CacheMedium = setting(CacheMedium.INSTANCE_STORE, doc="what the cache lies on")
     baked_root: str | None = setting(None, doc="a read-only cache in the image, looked up first", pattern=r"/.+")
     loads_at_once_per_node: int = setting(1, doc="loads to a device at once on a node", minimum=1, maximum=64)
+    memory_guard_fraction: float = setting(
+        0.85, doc="new work is refused while this part of the pod's memory is taken", minimum=0.3, maximum=0.94
+    )
+    rate_cap_bytes_per_s: int | None = setting(
+        None, doc="most that all downloads of a node take together", minimum=1024**2, maximum=MAX_BYTES
+    )
+    trace_endpoint: str | None = setting(None, doc="where traces go, as OTLP over HTTP", pattern=r"https?://.+")
     load_deadline_s: float = setting(doc="a load that takes longer fails", minimum=1, maximum=86_400)
     connections: int | None = setting(None, doc="connections of one fetch; none: from the node", minimum=1, maximum=256)
     expected_role_arn: str | None = setting(None, doc="refuse to start under another identity", pattern=r"arn:.+|<.+>")
@@ -214,6 +275,13 @@ def check_unique(items: Sequence[object], path: str, key: str, problems: Problem
     values = readable(items, key)
     for value in sorted({value for value in values if values.count(value) > 1}):
         problems.add(path, f"{key} {value!r} is used {values.count(value)} times, each {key} is unique")
+
+
+def _check_variants(variants: Sequence[Variant], path: str, problems: Problems) -> None:
+    check_unique(variants, path, "name", problems)
+    for index, name in enumerate(readable(variants, "name")):
+        if name == STATUS_NAME:
+            problems.add(at(f"{path}[{index}]", "name"), f"got {name!r}, the route that reports the model's state")
 
 
 def _check_device(device: Device, num_gpus: float, path: str, problems: Problems) -> None:
