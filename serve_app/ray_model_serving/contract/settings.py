@@ -18,8 +18,8 @@ from ray_model_serving.contract.uris import uri_problem
 NAME_PATTERN = r"[a-z]([a-z0-9-]{0,30}[a-z0-9])?"
 # Above what any machine has; it keeps a size with too many digits out of every later computation.
 MAX_BYTES = 2**50
-# GET <route>/status reports; a variant of this name could not be told from it.
-STATUS_NAME = "status"
+# GET <route>/status and <route>/ready report; a variant of such a name could not be told from them.
+RESERVED_NAMES = ("status", "ready")
 BUSY_STATUSES = (503, 429)
 # Ray counts resources in whole ten-thousandths and cuts off what is finer (FixedPoint, Ray 2.60).
 RAY_STEPS_PER_UNIT = 10_000
@@ -280,7 +280,7 @@ def check_unique(items: Sequence[object], path: str, key: str, problems: Problem
 def _check_variants(variants: Sequence[Variant], path: str, problems: Problems) -> None:
     check_unique(variants, path, "name", problems)
     for index, name in enumerate(readable(variants, "name")):
-        if name == STATUS_NAME:
+        if name in RESERVED_NAMES:
             problems.add(at(f"{path}[{index}]", "name"), f"got {name!r}, the route that reports the model's state")
 
 

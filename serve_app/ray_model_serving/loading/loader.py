@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import torch
 
 from ray_model_serving.contract.settings import Device, Dtype
+from ray_model_serving.host_memory import tightest_limit
 from ray_model_serving.loading import gpu
 from ray_model_serving.loading.converted import ConvertedCopies, converted_copy
 from ray_model_serving.loading.errors import CheckpointMismatchError
-from ray_model_serving.loading.host_memory import tightest_limit
 from ray_model_serving.loading.matching import check_complete, check_tied, match, tied_names
 from ray_model_serving.loading.meta import Build, build_on_meta
 from ray_model_serving.loading.preflight import check_device, check_host_memory

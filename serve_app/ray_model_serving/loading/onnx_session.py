@@ -13,12 +13,12 @@ from typing import Any
 import onnxruntime
 
 from ray_model_serving.contract.settings import Device, Dtype
+from ray_model_serving.host_memory import tightest_limit
 from ray_model_serving.loading.errors import (
     BuildFailedError,
     DeviceUnavailableError,
     UnsupportedCheckpointError,
 )
-from ray_model_serving.loading.host_memory import tightest_limit
 from ray_model_serving.loading.onnx_file import external_files
 from ray_model_serving.loading.preflight import check_needed
 from ray_model_serving.loading.report import LoadReport

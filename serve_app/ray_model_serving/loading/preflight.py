@@ -3,8 +3,8 @@
 import torch
 
 from ray_model_serving.contract.settings import Device, Dtype
+from ray_model_serving.host_memory import MemoryLimit
 from ray_model_serving.loading.errors import DeviceUnavailableError, InsufficientMemoryError
-from ray_model_serving.loading.host_memory import MemoryLimit
 from ray_model_serving.store.checkpoint import Checkpoint, is_converted
 
 

@@ -5,41 +5,13 @@
 
 import logging
 import threading
-from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
+
+from ray_model_serving.host_memory import Resident, read_resident
 
 log = logging.getLogger(__name__)
 
-_STATUS = Path("/proc/self/status")
 _INTERVAL_S = 0.003
-
-
-@dataclass(frozen=True, kw_only=True)
-class Resident:
-    """Resident memory of this process, in bytes."""
-
-    anon_bytes: int
-    file_bytes: int
-
-
-def parse_status(text: str) -> Resident:
-    """RssAnon and RssFile of a ``/proc/<pid>/status``; 0 where the kernel gives none."""
-    values = dict(line.split(":", 1) for line in text.splitlines() if line.startswith("Rss"))
-    kib = {name: int(value.split()[0]) for name, value in values.items()}
-    return Resident(anon_bytes=kib.get("RssAnon", 0) * 1024, file_bytes=kib.get("RssFile", 0) * 1024)
-
-
-def resident() -> Resident:
-    """What this process has now; 0 where the kernel does not say."""
-    return _read() or Resident(anon_bytes=0, file_bytes=0)
-
-
-def _read() -> Resident | None:
-    try:
-        return parse_status(_STATUS.read_text(encoding="utf-8", errors="replace"))
-    except (OSError, ValueError, IndexError):
-        return None
 
 
 class PeakSampler:
@@ -57,9 +29,9 @@ class PeakSampler:
         self._thread = threading.Thread(target=self._run, name="memory-sampler", daemon=True)
 
     def __enter__(self) -> "PeakSampler":
-        now = _read()
+        now = read_resident()
         if now is None:
-            log.warning("%s does not say how much memory this process has: peaks are reported as 0", _STATUS)
+            log.warning("the kernel does not say how much memory this process has: peaks are reported as 0")
             return self
         self._baseline = self._baseline or now
         self._thread.start()
@@ -79,7 +51,7 @@ class PeakSampler:
             self._sample()
 
     def _sample(self) -> None:
-        now, before = _read(), self._baseline
+        now, before = read_resident(), self._baseline
         if now is None or before is None:
             return
         self.peak_anon_bytes = max(self.peak_anon_bytes, now.anon_bytes - before.anon_bytes)

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 from ray_model_serving.contract.cache_format import CacheLayout
 from ray_model_serving.contract.errors import ModelServingError
 from ray_model_serving.contract.settings import ModelSettings, ServingSettings
+from ray_model_serving.host_memory import Resident, resident
 from ray_model_serving.model import ServedModel
 from ray_model_serving.serving.slots import load_slot
 from ray_model_serving.store import FetchProgress, ModelStore, Snapshot
 
 if TYPE_CHECKING:
-    from ray_model_serving.loading.sampler import Resident
     from ray_model_serving.loading.served import Served
 
 log = logging.getLogger("ray.serve")
@@ -69,9 +69,6 @@ class ModelWorker:
 
     def load(self) -> None:
         """Files to the node, weights to the device. Raises the typed errors of store and loading."""
-        # Here and not above: the builder of the application imports this module and needs no torch.
-        from ray_model_serving.loading.sampler import resident
-
         self._started, started_at, self._before_load = time.monotonic(), time.time(), resident()
         with _exit_is_an_error():
             try:
@@ -91,6 +88,7 @@ class ModelWorker:
     def warm_up(self) -> None:
         """The model's own warm-up; after it the load report is complete."""
         assert self.report is not None  # the gate warms up after it loaded
+        # Here and not above, as below: the builder of the application imports this module and needs no torch.
         from ray_model_serving.loading.gpu import peak_bytes as gpu_peak_bytes
         from ray_model_serving.loading.sampler import PeakSampler
 

@@ -14,10 +14,10 @@ import torch
 
 from emulators.models import checkpoint_bytes, write_files
 from ray_model_serving.contract.settings import Device, Dtype
+from ray_model_serving.host_memory import resident
 from ray_model_serving.loading import LoadedModel, load
 from ray_model_serving.loading.errors import InsufficientMemoryError
 from ray_model_serving.loading.plain import build_plain
-from ray_model_serving.loading.sampler import resident
 from ray_model_serving.store import ModelStore
 
 MIB = 1024**2
@@ -90,9 +90,9 @@ import torch
 from ray_model_serving.contract.settings import Device, Dtype
 from ray_model_serving.loading import load, loader
 from ray_model_serving.loading.errors import InsufficientMemoryError
-from ray_model_serving.loading.host_memory import MemoryLimit
+from ray_model_serving.host_memory import MemoryLimit
 from ray_model_serving.loading.plain import build_plain
-from ray_model_serving.loading.sampler import resident
+from ray_model_serving.host_memory import resident
 from ray_model_serving.store import ModelStore
 torch.ones(9).half()
 before, budget = resident().anon_bytes, 160 * 1024**2

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ray_model_serving.loading.sampler import PeakSampler, parse_status, resident
+from ray_model_serving.host_memory import parse_status, resident
+from ray_model_serving.loading.sampler import PeakSampler
 
 MIB = 1024**2
 
@@ -47,7 +48,7 @@ def test_a_status_that_can_not_be_read_gives_zero_and_one_line_in_the_log(
 ):
     if status:
         (tmp_path / "status").write_bytes(status)
-    monkeypatch.setattr("ray_model_serving.loading.sampler._STATUS", tmp_path / "status")
+    monkeypatch.setattr("ray_model_serving.host_memory._STATUS", tmp_path / "status")
     with PeakSampler() as sampler:
         pass
     assert (sampler.peak_anon_bytes, sampler.peak_file_bytes, resident().anon_bytes) == (0, 0, 0)

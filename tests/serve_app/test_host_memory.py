@@ -6,8 +6,8 @@ import pytest
 
 from emulators.models import linear_model, write_files
 from ray_model_serving.contract.settings import Device, Dtype
+from ray_model_serving.host_memory import LimitReader, MemoryLimit, tightest_limit
 from ray_model_serving.loading.errors import InsufficientMemoryError
-from ray_model_serving.loading.host_memory import MemoryLimit, tightest_limit
 from ray_model_serving.loading.preflight import check_host_memory
 from ray_model_serving.store import ModelStore
 from ray_model_serving.store.checkpoint import read_directory
@@ -103,3 +103,39 @@ def test_what_can_not_be_read_is_no_limit_and_one_line_in_the_log(
 def test_a_line_that_is_junk_does_not_hide_the_limit_of_another(tmp_path: Path):
     files = {name: content.decode() for name, content in GOOD.items()}
     assert limit_of(tree(tmp_path, "junk\n0::/\n", files)) == (1000, 650)
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "files"),
+    [
+        (
+            "0::/\n",
+            {
+                "memory.max": "1000",
+                "memory.current": "900",
+                "memory.stat": "anon 300\nshmem 50\nactive_file 200\ninactive_file 100\n",
+            },
+        ),
+        (
+            "4:memory:/\n",
+            {
+                "memory/memory.limit_in_bytes": "1000",
+                "memory/memory.usage_in_bytes": "900",
+                "memory/memory.stat": "total_rss 300\ntotal_shmem 50\ntotal_active_file 200\ntotal_inactive_file 100\n",
+            },
+        ),
+    ],
+)
+def test_what_rays_monitor_counts_has_kernel_memory_too(cgroup: str, files: dict[str, str], tmp_path: Path):
+    limit = LimitReader(tree(tmp_path, cgroup, files)).read()
+    assert limit is not None
+    assert (limit.used_bytes, limit.charged_bytes) == (350, 600)
+
+
+def test_a_reader_sees_what_changes_after_it_was_made(tmp_path: Path):
+    reader = LimitReader(tree(tmp_path, "0::/\n", {"memory.max": "max", "memory.stat": V2_STAT}))
+    assert reader.read() is None
+    tree(tmp_path, "0::/\n", {"memory.max": "400", "memory.stat": V2_STAT})
+    limit = reader.read()
+    assert limit is not None, "a pod's limit can be changed while it runs"
+    assert limit.limit_bytes == 400
