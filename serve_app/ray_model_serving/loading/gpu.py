@@ -24,3 +24,9 @@ def prepare(device: Device, fraction: float | None = None) -> None:
 def peak_bytes(device: Device) -> int:
     """The most that torch had allocated since :func:`prepare`; 0 on the CPU."""
     return torch.cuda.max_memory_allocated() if device is Device.CUDA else 0
+
+
+def free_unused(device: Device) -> None:
+    """Give what torch keeps for later allocations back to the device, for whoever shares it."""
+    if device is Device.CUDA:
+        torch.cuda.empty_cache()

@@ -66,7 +66,7 @@ def busy(model: ModelSettings) -> RefusedError:
     """The answer to a request that finds every place taken and the queue full."""
     limits = model.limits
     return RefusedError(
-        503,
+        limits.busy_status,
         "busy",
         f"model {model.name} works on {limits.max_ongoing_requests} requests a replica and has "
         f"{limits.max_queued_requests} waiting",

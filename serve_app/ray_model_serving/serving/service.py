@@ -4,30 +4,33 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any, Protocol
 
 from ray_model_serving.contract.settings import ModelSettings
-from ray_model_serving.serving.admission import Admission, FullError
+from ray_model_serving.serving import refusals
 from ray_model_serving.serving.batching import Batcher
+from ray_model_serving.serving.costs import costs_of
 from ray_model_serving.serving.exchange import (
     RefusedError,
     Response,
-    busy,
     is_under,
     json_response,
     parse_inputs,
     read_body,
-    retry_after,
     subpath,
 )
-from ray_model_serving.serving.gate import Gate, LoadFailedError
+from ray_model_serving.serving.gate import Gate, LoadFailedError, State
+from ray_model_serving.serving.guard import MemoryGuard
+from ray_model_serving.serving.halving import BatchMemoryError, is_device_fault
+from ray_model_serving.serving.intake import Intake
 from ray_model_serving.telemetry import Telemetry
 
 log = logging.getLogger("ray.serve")
 
-# A caller that comes back waits for the load again, so there is nothing to gain from a longer pause.
-_RETRY_WHILE_LOADING_S = 1.0
+# A forward pass longer than a request's deadline answers nobody; this much over it, it counts as hung.
+HUNG_MARGIN_S = 10.0
 
 
 class Worker(Protocol):
@@ -42,10 +45,21 @@ class Worker(Protocol):
     def load(self) -> None: ...
     def warm_up(self) -> None: ...
     def predict(self, inputs: list[Any]) -> Any: ...
+    def free(self) -> None: ...
+    def close(self) -> None: ...
+
+
+def cost_one(value: Any) -> int:
+    """The cost of an input of a class that counts none."""
+    del value
+    return 1
 
 
 class ModelService:
-    """Answers ``POST <route>`` and ``GET <route>/status``; belongs to one event loop."""
+    """Answers ``POST <route>``, ``GET <route>/status`` and ``GET <route>/ready``; belongs to one event loop.
+
+    ``problem_with`` and ``cost`` are the model class's. ``guard`` is shared by all models of a process; None for none.
+    """
 
     def __init__(
         self,
@@ -57,13 +71,18 @@ class ModelService:
         telemetry: Telemetry,
         problem_with: Callable[[Any], str | None],
         identity: dict[str, object],
+        cost: Callable[[Any], int] = cost_one,
+        guard: MemoryGuard | None = None,
     ) -> None:
         self._model = model
         self._worker = worker
         self._load_deadline_s = load_deadline_s
+        self._executor = executor
         self._telemetry = telemetry
         self._problem_with = problem_with
         self._identity = identity
+        self._cost = cost
+        self._guard = guard
         self._device_fault: str | None = None
         self._gate = Gate(
             worker.load,
@@ -73,50 +92,103 @@ class ModelService:
             on_change=lambda state: telemetry.state(state.value),
         )
         telemetry.state(self._gate.state.value)
-        self._admission = Admission(ongoing=model.limits.max_ongoing_requests, queued=model.limits.max_queued_requests)
+        self._intake = Intake(model, guard)
         self._batcher = Batcher(
             worker.predict,
             executor=executor,
             max_batch_size=model.limits.max_batch_size,
+            max_batch_cost=model.limits.max_batch_cost,
             batch_wait_s=model.limits.batch_wait_s,
+            free=worker.free,
         )
 
     async def open(self) -> None:
         """Load and warm up, with retries until the load's deadline. Raises :class:`LoadFailedError`."""
         await self._gate.opened_within(self._load_deadline_s)
 
+    def drain(self, why: str) -> None:
+        """Take no new work from now on; what is under way goes on."""
+        self._intake.ending = self._intake.ending or why
+
+    def close(self) -> None:
+        """Drain, fail what no pass has begun with, and let go of the files once the thread is done; never waits.
+
+        A load under way can't be stopped; what it leaves open is closed right after it.
+        """
+        self.drain("it is being shut down")
+        self._batcher.close(refusals.draining(self._model.name, "it is being shut down"))
+        with suppress(RuntimeError):  # an executor that was shut down before
+            self._executor.submit(self._worker.close)
+
+    @property
+    def ongoing(self) -> int:
+        """Requests that are worked on."""
+        return self._intake.ongoing
+
     @property
     def fault(self) -> str | None:
         """Why only a new process can help, or None. Takes no lock and never waits."""
-        return self._gate.fault or self._device_fault
+        return self._gate.fault or self._device_fault or self._hung()
+
+    def why_not_ready(self) -> str | None:
+        """Why a request would not be answered now, or None. Takes no lock and never waits."""
+        if self._intake.ending:
+            return f"draining: {self._intake.ending}"
+        if self.fault:
+            return self.fault
+        if self._gate.state is State.READY:
+            return None
+        if self._gate.failure:
+            return self._gate.failure.message
+        phase = self._worker.phase
+        return f"the model is {self._gate.state.value}" + (f", phase {phase}" if phase else "")
 
     def status(self) -> dict[str, object]:
         """What this replica is doing. Takes no lock and never waits."""
-        worker, failure = self._worker, self._gate.failure
+        worker, failure, why = self._worker, self._gate.failure, self.why_not_ready()
         return {
             "model": self._model.name,
             **self._identity,
             "state": self._gate.state.value,
+            "ready": why is None,
+            "why_not_ready": why,
+            "draining": self._intake.ending is not None,
             "phase": worker.phase,
             "progress": asdict(worker.progress) if worker.progress else None,
             "attempts": self._gate.attempts,
             "snapshot_id": worker.snapshot_id,
             "load": worker.report,
             "limits": asdict(self._model.limits),
+            "ongoing": self._intake.ongoing,
+            "memory_guard": self._guard.to_json() if self._guard else {"state": "off", "why": "not asked for"},
             **(failure.to_json() if failure else {"error": None}),
         }
+
+    def ready(self) -> Response:
+        """200 when loaded and warm, else 503 that says what is missing; both are short enough for a probe."""
+        why = self.why_not_ready()
+        document = {
+            "ready": why is None,
+            "state": self._gate.state.value,
+            "phase": self._worker.phase,
+            "why_not_ready": why,
+        }
+        return json_response(200 if why is None else 503, document)
 
     async def answer(self, method: str, path: str, body: AsyncIterator[bytes]) -> Response:
         """Never raises for a request that is refused or a model that fails; cancelled when the client is gone."""
         try:
             if not is_under(path, self._model.route):
-                raise _not_found(path, self._model.route)
-            if subpath(path, self._model.route) == "status" and method in ("GET", "HEAD"):
+                raise refusals.not_found(path, self._model.route)
+            below, reading = subpath(path, self._model.route), method in ("GET", "HEAD")
+            if below == "status" and reading:
                 return json_response(200, self.status())
-            if subpath(path, self._model.route):
-                raise _not_found(path, self._model.route)
+            if below == "ready" and reading:
+                return self.ready()
+            if below:
+                raise refusals.not_found(path, self._model.route)
             if method != "POST":
-                raise _wrong_method(method)
+                raise refusals.wrong_method(method)
             return await self._predict(body)
         except RefusedError as refusal:
             if refusal.reason:
@@ -125,26 +197,27 @@ class ModelService:
 
     async def _predict(self, body: AsyncIterator[bytes]) -> Response:
         limits = self._model.limits
-        late = _late_place(limits.request_deadline_s)
+        late = refusals.late_place
         clock = asyncio.timeout(limits.request_deadline_s)
         try:
-            async with clock, self._admission.place():
-                late = _late_body(limits.request_deadline_s)
+            async with clock, self._intake.place():
+                late = refusals.late_body
                 content = await read_body(body, limits.max_body_bytes)
                 inputs = parse_inputs(content, limits, self._problem_with)
-                late = _still_loading(limits.request_deadline_s)
+                costs = costs_of(inputs, limits, self._cost)
+                late = refusals.still_loading
                 await self._gate.opened()
-                late = _late_prediction(limits.request_deadline_s)
-                outputs = await self._batcher.predict(inputs)
+                late = refusals.late_prediction
+                outputs = await self._batcher.predict(inputs, costs)
         except LoadFailedError as failure:
-            raise _load_failed(failure) from failure
+            raise refusals.load_failed(failure) from failure
         except RefusedError:
             raise
-        except FullError as error:
-            raise busy(self._model) from error
+        except BatchMemoryError as error:
+            raise refusals.out_of_memory(self._model, str(error)) from error
         except Exception as error:
             if clock.expired():
-                raise late from error
+                raise late(limits) from error
             raise self._model_failed(error) from error
         try:
             return json_response(200, {"outputs": outputs})
@@ -156,65 +229,15 @@ class ModelService:
         if self._worker.report:
             self._telemetry.loaded(self._worker.report)
 
+    def _hung(self) -> str | None:
+        taken_s, most_s = self._batcher.pass_s, self._model.limits.request_deadline_s + HUNG_MARGIN_S
+        if taken_s <= most_s:
+            return None
+        return f"a forward pass has taken {taken_s:.0f} s, over request_deadline_s and {HUNG_MARGIN_S:g} s: it hangs"
+
     def _model_failed(self, error: Exception) -> RefusedError:
         log.error("model %s failed on a request", self._model.name, exc_info=error)
-        if _is_device_fault(error):
+        if is_device_fault(error):
             self._device_fault = f"the device failed: {error}"
         message = f"the model failed: {type(error).__name__}: {error}"
         return RefusedError(500, "model_failed", message, hint="see the replica's log", reason=None)
-
-
-def _is_device_fault(error: BaseException) -> bool:
-    # torch.AcceleratorError, by name since torch is not imported here: after one, a CUDA context fails every call.
-    return any(kind.__name__ == "AcceleratorError" for kind in type(error).__mro__)
-
-
-def _not_found(path: str, route: str) -> RefusedError:
-    hint = f"POST {route} predicts, GET {route.rstrip('/')}/status reports"
-    return RefusedError(404, "not_found", f"nothing answers {path!r}", hint=hint)
-
-
-def _wrong_method(method: str) -> RefusedError:
-    hint = 'POST {"inputs": [...]}'
-    return RefusedError(405, "wrong_method", f"got {method}", hint=hint, headers={"allow": "POST"})
-
-
-def _late_place(deadline_s: float) -> RefusedError:
-    message = f"no place was free within request_deadline_s {deadline_s:g}"
-    headers = retry_after(_RETRY_WHILE_LOADING_S)
-    return RefusedError(503, "busy", message, permanent=False, reason="deadline", headers=headers)
-
-
-def _late_body(deadline_s: float) -> RefusedError:
-    message = f"the body did not arrive within request_deadline_s {deadline_s:g}"
-    return RefusedError(408, "deadline", message, permanent=False, reason="deadline")
-
-
-def _still_loading(deadline_s: float) -> RefusedError:
-    return RefusedError(
-        503,
-        "loading",
-        f"the model was not loaded within request_deadline_s {deadline_s:g}",
-        hint="the load goes on: send the request again",
-        permanent=False,
-        reason="deadline",
-        headers=retry_after(_RETRY_WHILE_LOADING_S),
-    )
-
-
-def _late_prediction(deadline_s: float) -> RefusedError:
-    message = f"the model did not answer within request_deadline_s {deadline_s:g}"
-    return RefusedError(504, "deadline", message, permanent=False, reason="deadline")
-
-
-def _load_failed(failure: LoadFailedError) -> RefusedError:
-    headers = {} if failure.retry_after_s is None else retry_after(failure.retry_after_s)
-    return RefusedError(
-        503,
-        failure.kind,
-        failure.message,
-        hint=failure.hint,
-        permanent=failure.permanent,
-        reason="load_failed",
-        headers=headers,
-    )

@@ -109,6 +109,19 @@ class ModelWorker:
         with _exit_is_an_error():
             return self._served.predict_batch(inputs)
 
+    def free(self) -> None:
+        """Give device memory that nothing uses back, before a batch is tried again."""
+        from ray_model_serving.loading.gpu import free_unused
+
+        free_unused(self._model.device)
+
+    def close(self) -> None:
+        """Let go of the files: of a loaded model, or of what an attempt that failed later on still holds."""
+        for held in (self._loaded, self._snapshot):
+            if held is not None:
+                held.close()
+        self._loaded = self._snapshot = None
+
     def _load_once(self) -> float:
         """Fetch and load; returns the seconds that it waited for other loads of the node."""
         from ray_model_serving.loading.served import Place, load_served
@@ -116,7 +129,7 @@ class ModelWorker:
         settings, model = self._settings, self._model
         layout = CacheLayout(Path(settings.cache_root))
         end = self._started + settings.load_deadline_s
-        self._close()
+        self.close()
         snapshot = self._fetch(end)
         self.phase, waiting_since = "wait", time.monotonic()
         slots = load_slot(
@@ -143,13 +156,6 @@ class ModelWorker:
                 ),
             )
         return waited_s
-
-    def _close(self) -> None:
-        """Let go of what an attempt that failed later on still holds."""
-        for held in (self._loaded, self._snapshot):
-            if held is not None:
-                held.close()
-        self._loaded = self._snapshot = None
 
     def _fetch(self, end: float) -> Snapshot:
         settings, model = self._settings, self._model

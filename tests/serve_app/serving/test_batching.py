@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from ray_model_serving.serving.batching import Batcher, WrongOutputCountError
+from ray_model_serving.serving.batching import Batcher
+from ray_model_serving.serving.halving import WrongOutputCountError
 
 pytestmark = pytest.mark.asyncio
 

@@ -53,6 +53,8 @@ class FakeWorker:
         self.report: dict[str, Any] | None = None
         self.snapshot_id = "a" * 32
         self.loads = 0
+        self.freed = 0
+        self.closed = threading.Event()
         self.go_on = threading.Event()
         self.go_on.set()
         self.failure: Exception | None = None
@@ -79,6 +81,12 @@ class FakeWorker:
         if self.predict_failure:
             raise self.predict_failure
         return self.outputs or [value * 2 for value in inputs]
+
+    def free(self) -> None:
+        self.freed += 1
+
+    def close(self) -> None:
+        self.closed.set()
 
 
 async def chunks(*parts: bytes) -> AsyncIterator[bytes]:
