@@ -50,14 +50,19 @@ class Child:
         """Until it prints ``ready``. Raises :class:`CaseFailed` where it ends or takes too long before that."""
         self._line(lambda line: line == b"ready")
 
-    def go(self) -> None:
-        """Let it take its next step."""
+    def go(self, line: str = "") -> None:
+        """Let it take its next step, or tell it which."""
         assert self._process.stdin
-        self._process.stdin.write(b"\n")
+        self._process.stdin.write(line.encode() + b"\n")
 
     def result(self) -> dict[str, Any]:
         """The next line that is a JSON object. Raises :class:`CaseFailed` where none comes."""
         return cast("dict[str, Any]", json.loads(self._line(lambda line: line.startswith(b"{"))))
+
+    def wait(self, limit_s: float) -> None:
+        """Until it has ended by itself, or ``limit_s`` are over."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(limit_s)
 
     def kill(self) -> None:
         """kill -9 for it and everything it started; no error where all of it is gone."""

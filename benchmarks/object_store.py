@@ -171,7 +171,7 @@ def bench_store(objects_root: Path) -> Generator[BenchStore]:
     }
     with tempfile.TemporaryDirectory(prefix="bench-nginx-") as temporary, front_server(objects, BUCKET) as front_port:
         root = Path(temporary)
-        capped, uncapped, status = _free_ports(3)
+        capped, uncapped, status = free_ports(3)
         owner = pwd.getpwuid(objects_root.stat().st_uid).pw_name
         config = _CONFIG.format(
             root=root, chunk=_CHUNK, front=front_port, status=status, capped=capped, uncapped=uncapped,
@@ -210,7 +210,8 @@ def _check_pinned(url: str, stored: StoredObject) -> None:
         reply.read()
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
+    """Loopback ports that nobody listens on now."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     try:
         return [int(one.getsockname()[1]) for one in sockets]
