@@ -85,7 +85,7 @@ def _identity(settings: StackSettings, refs: CloudRefs) -> dict[str, str]:
         service_account=worker_account(settings),
     )
     policy = model_read_document(
-        model_uris=[model.uri for model in settings.models],
+        model_uris=settings.model_uris,
         region=settings.region,
         kms_key_arns=settings.models_kms_key_arns,
     )

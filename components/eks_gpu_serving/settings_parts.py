@@ -1,5 +1,6 @@
 """The parts of a stack file around its models: cluster, GPU pools, Ray and its operator."""
 
+import dataclasses
 import re
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,12 +14,15 @@ from eks_gpu_serving.planning.instances import instance_problem
 from eks_gpu_serving.planning.system_nodes import MAX_SYSTEM_NODES, system_instance_problem
 from ray_model_serving.contract.problems import Problems
 from ray_model_serving.contract.reading import UnreadableError, at, setting
-from ray_model_serving.contract.settings import NAME_PATTERN
+from ray_model_serving.contract.settings import LOAD_TIMES_BEFORE_DOWNSCALE, NAME_PATTERN, Autoscaling
 
 # The Ray version that the serving library, the image and the cluster share (a mixed set fails at run time).
 RAY_VERSION = "2.60.0"
 # Above what any machine has; it keeps a size with too many digits out of every later computation.
 MAX_GIB = 65_536
+# Ray Serve's own default, and the least where nobody says otherwise.
+_DOWNSCALE_DELAY_S = 600.0
+_MAX_DOWNSCALE_DELAY_S = 86_400
 
 
 class CapacityType(str, Enum):
@@ -123,6 +127,53 @@ class NodeGroupSettings:
         )
         for name, reason in found:
             problems.add(at(path, name), reason)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StackAutoscaling(Autoscaling):
+    """How Serve moves between the replica bounds of a model. What is left out follows from how long a load takes."""
+
+    # Wider than the application's, which knows every number.
+    downscale_delay_s: float | None = setting(  # pyright: ignore[reportIncompatibleVariableOverride]
+        None,
+        doc="how long a surplus lasts before replicas go; none: 600 or twice load_time_s, whichever is longer",
+        minimum=60,
+        maximum=_MAX_DOWNSCALE_DELAY_S,
+    )
+    load_time_s: float | None = setting(
+        None,
+        doc="seconds until a new replica is ready, as measured; none: on a new node, as the plan expects",
+        above=0,
+        maximum=86_400,
+    )
+
+    def check(self, path: str, problems: Problems) -> None:
+        self.resolved().check(path, problems)
+
+    def resolved(self, load_time_s: float | None = None) -> Autoscaling:
+        """As the application gets it; ``load_time_s`` is what a plan expects, for one who measured nothing."""
+        known = {field.name: getattr(self, field.name) for field in dataclasses.fields(Autoscaling)}
+        known["load_time_s"] = self.load_time_s or load_time_s
+        if self.downscale_delay_s is None:
+            enough_s = max(_DOWNSCALE_DELAY_S, LOAD_TIMES_BEFORE_DOWNSCALE * (known["load_time_s"] or 0))
+            known["downscale_delay_s"] = min(enough_s, _MAX_DOWNSCALE_DELAY_S)
+        return Autoscaling(**known)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApplicationSettings:
+    """What all replicas and nodes of the Serve application keep to."""
+
+    loads_at_once_per_node: int = setting(1, doc="loads to a device at once on a node", minimum=1, maximum=64)
+    memory_guard_fraction: float = setting(
+        0.85, doc="new work is refused while this part of the pod's memory is taken", minimum=0.3, maximum=0.94
+    )
+    rate_cap_mib_per_s: float | None = setting(
+        None, doc="most that all downloads of a node take together; none: its whole network", minimum=1, maximum=MAX_GIB
+    )
+    trace_endpoint: str | None = setting(
+        None, doc="where traces go, as OTLP over HTTP; none: nowhere", pattern=r"https?://.+"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

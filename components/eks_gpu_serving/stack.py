@@ -87,7 +87,7 @@ class GpuServingStack(pulumi.ComponentResource):
         role = ModelAccessRole(
             f"{name}-models",
             ModelAccessRoleArgs(
-                model_uris=[model.uri for model in settings.models],
+                model_uris=settings.model_uris,
                 namespace=settings.ray.namespace,
                 service_account=worker_account(settings),
                 oidc_issuer=cluster.oidc_issuer,

@@ -80,6 +80,10 @@ class LimitsSpec(TypedDict):
     """a request older than this is dropped"""
     max_body_bytes: NotRequired[int]
     """largest request body"""
+    max_batch_cost: NotRequired[int]
+    """most cost of one forward pass, in the tokens or pixels that the class counts"""
+    busy_status: NotRequired[int]
+    """what a request over the limits gets: 503 or 429"""
 
 
 class AutoscalingSpec(TypedDict):
@@ -92,7 +96,22 @@ class AutoscalingSpec(TypedDict):
     upscale_delay_s: NotRequired[float]
     """how long a need lasts before replicas are added"""
     downscale_delay_s: NotRequired[float]
-    """how long a surplus lasts before replicas go"""
+    """how long a surplus lasts before replicas go; none: 600 or twice load_time_s, whichever is longer"""
+    max_step: NotRequired[int]
+    """replicas that are added at once"""
+    load_time_s: NotRequired[float]
+    """seconds until a new replica is ready, as measured; none: on a new node, as the plan expects"""
+
+
+class VariantSpec(TypedDict):
+    """Other weights of a model's class, such as a fine-tune: same code and at most the same size."""
+
+    name: str
+    """last part of its route: /embed/<name>"""
+    uri: str
+    """s3://bucket/prefix/ or file:///directory/"""
+    snapshot_id: NotRequired[str]
+    """pins the content; `ray-model inspect` prints it"""
 
 
 class ModelSpec(TypedDict):
@@ -116,6 +135,10 @@ class ModelSpec(TypedDict):
     """file patterns to leave out"""
     dtype: NotRequired[Dtype]
     """type of the weights on the device"""
+    keep_converted: NotRequired[bool]
+    """whether a node keeps the copy in another dtype for its next replica"""
+    variants: NotRequired[Sequence[VariantSpec]]
+    """other weights that each replica loads when they are asked for"""
     device: NotRequired[Device]
     """where the weights live"""
     load_mode: NotRequired[LoadMode]
@@ -126,6 +149,8 @@ class ModelSpec(TypedDict):
     """anonymous host memory at the peak of a load"""
     gpu_gib: NotRequired[float]
     """device memory of weights and activations"""
+    resident_gib: NotRequired[float]
+    """most memory of a replica's loaded variants on its device; none: one of the model's size"""
     request_gib: NotRequired[float]
     """host memory of one ongoing request"""
     num_cpus: NotRequired[float]
@@ -140,6 +165,19 @@ class ModelSpec(TypedDict):
     """bounds of one replica"""
     autoscaling: NotRequired[AutoscalingSpec]
     """how Serve moves between the replica bounds"""
+
+
+class ServingSpec(TypedDict):
+    """What all replicas and nodes of the Serve application keep to."""
+
+    loads_at_once_per_node: NotRequired[int]
+    """loads to a device at once on a node"""
+    memory_guard_fraction: NotRequired[float]
+    """new work is refused while this part of the pod's memory is taken"""
+    rate_cap_mib_per_s: NotRequired[float]
+    """most that all downloads of a node take together; none: its whole network"""
+    trace_endpoint: NotRequired[str]
+    """where traces go, as OTLP over HTTP; none: nowhere"""
 
 
 class RaySpec(TypedDict):
@@ -190,6 +228,8 @@ class GpuServingStackArgs:
     """the models to serve"""
     models_kms_key_arns: Sequence[str] | None = None
     """keys that the models' buckets are encrypted with, as key ARNs"""
+    serving: ServingSpec | None = None
+    """what all replicas and nodes of the application keep to"""
     ray: RaySpec
     """image, version and upgrades of the RayService"""
     kuberay: KubeRaySpec | None = None

@@ -7,7 +7,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from eks_gpu_serving.planning.capacity import CapacityPlan, PoolPlan
+from eks_gpu_serving.planning.capacity import CapacityPlan, ModelPlan, PoolPlan
 from eks_gpu_serving.settings import StackSettings
 from ray_model_serving.contract.memory import GIB
 from ray_model_serving.contract.reading import to_mapping
@@ -86,7 +86,17 @@ def _memory(plan: CapacityPlan) -> RenderableType:
 
 def _models(plan: CapacityPlan) -> RenderableType:
     table = Table(title="Models", title_justify="left")
-    for column in ("model", "pool", "replicas", "a pod holds", "load mode", "weights", "replica memory", "GPU memory"):
+    for column in (
+        "model",
+        "pool",
+        "replicas",
+        "a pod holds",
+        "load mode",
+        "weights",
+        "variants",
+        "replica memory",
+        "GPU memory",
+    ):
         table.add_column(column)
     for model in plan.models:
         settings = model.settings
@@ -97,10 +107,16 @@ def _models(plan: CapacityPlan) -> RenderableType:
             str(model.replicas_per_pod),
             settings.load_mode.value,
             _gib(settings.weights_bytes),
+            _variants(model),
             _gib(model.actor_memory_bytes),
-            _gib(settings.gpu_bytes),
+            _gib(model.device_bytes),
         )
     return table
+
+
+def _variants(model: ModelPlan) -> str:
+    count = len(model.settings.variants)
+    return f"{count}, {_gib(model.resident_variant_bytes)} loaded" if count else "none"
 
 
 def _times(plan: CapacityPlan) -> RenderableType:

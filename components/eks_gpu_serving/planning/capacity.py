@@ -16,8 +16,14 @@ class ModelPlan:
     pool: str
     actor_memory_bytes: int
     replicas_per_pod: int
+    device_bytes: int
+    """Device memory of one replica: weights, activations and its loaded variants; 0 on cpu."""
+    resident_variant_bytes: int
+    """Most bytes of its loaded variants, on the device or, on cpu, in ``actor_memory_bytes``."""
+    prefetched_variants: tuple[str, ...]
+    """Names of the variants that a node fetches with the model, before a replica starts."""
     fetch_s: float
-    """Expected seconds to download the model once to a node of its pool, at the node's network baseline."""
+    """Expected seconds to download the model and these variants once to a node of its pool."""
 
 
 @dataclass(frozen=True, kw_only=True)

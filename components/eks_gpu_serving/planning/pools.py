@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from eks_gpu_serving.planning.capacity import PoolPlan
 from eks_gpu_serving.planning.instances import instance_types
-from eks_gpu_serving.planning.refusals import check_cache, check_devices, check_gpus, check_pod, check_room
+from eks_gpu_serving.planning.refusals import check_cache, check_devices, check_gpus, check_guard, check_pod, check_room
 from eks_gpu_serving.planning.shapes import PodShape, pod_shape, pods_for, replicas_per_pod
 from eks_gpu_serving.settings import NodeGroupSettings, Upgrade
 from ray_model_serving.contract.memory import GIB, actor_memory_bytes, needed_pod_bytes, split_pod
@@ -25,6 +25,8 @@ class Around:
     """One number in the application's settings, so that of the pool with the least."""
     clusters: int
     """2 where an upgrade runs a second one beside the first."""
+    memory_guard_fraction: float
+    """From this part of a pod's memory on, replicas refuse work."""
 
 
 def plan_pool(
@@ -42,9 +44,12 @@ def plan_pool(
     check_pod(group, instance, shape, needed_pod_bytes(actors_bytes, mapped_bytes), cpus, path, problems)
     min_pods, max_pods = (pods_for(models, shape, bound) for bound in ("min_replicas", "max_replicas"))
     check_room(group, models, shape, max_pods, around.clusters, path, problems)
+    limit_bytes = shape.share_bytes if group.pod_memory_gib is None else math.floor(group.pod_memory_gib * GIB)
     if len(problems.found) > before:
         return None
-    limit_bytes = shape.share_bytes if group.pod_memory_gib is None else math.floor(group.pod_memory_gib * GIB)
+    check_guard(group, limit_bytes, actors_bytes, around.memory_guard_fraction, path, problems)
+    if len(problems.found) > before:
+        return None
     price = instance.usd_per_hour
     nodes_at_rest = max(group.min_nodes, math.ceil(min_pods / shape.pods_per_node))
     return PoolPlan(

@@ -4,14 +4,17 @@ import math
 from collections.abc import Sequence
 
 from eks_gpu_serving.planning.instances import InstanceType, instance_types
-from eks_gpu_serving.planning.models import is_download
+from eks_gpu_serving.planning.models import converted_bytes, downloads
 from eks_gpu_serving.planning.shapes import PodShape
 from eks_gpu_serving.settings import NodeGroupSettings
 from ray_model_serving.contract.memory import (
     CUDA_CONTEXT_BYTES,
     GIB,
     MIB,
+    SYSTEM_FIXED_BYTES,
+    device_bytes,
     needed_device_bytes,
+    resident_variant_bytes,
     usable_device_bytes,
 )
 from ray_model_serving.contract.problems import Problems
@@ -47,21 +50,26 @@ def check_gpus(instance: InstanceType, models: Sequence[ModelSettings], path: st
 
 
 def check_devices(instance: InstanceType, models: Sequence[ModelSettings], path: str, problems: Problems) -> None:
-    """Weights and activations against the memory of a GPU."""
+    """Weights, activations and loaded variants against the memory of a GPU."""
     usable = usable_device_bytes(instance.gpu_memory_mib * MIB)
     for model in models:
         if model.device is Device.CPU:
             continue
         # Each replica stays within its fraction of the device, so that every mix of models fits.
         share = math.floor(usable * min(model.num_gpus, 1))
-        per_device = math.ceil(model.gpu_bytes / max(model.num_gpus, 1))
+        devices = max(model.num_gpus, 1)
+        per_device = math.ceil(device_bytes(model) / devices)
         if needed_device_bytes([per_device]) > share:
+            variants = resident_variant_bytes(model)
+            parts = f"{_gib(model.gpu_bytes / devices)}"
+            parts += f", {_gib(variants / devices)} for loaded variants" if variants else ""
+            otherwise = ", lower resident_gib" if (model.resident_bytes or 0) > model.weights_bytes else ""
             problems.add(
                 path,
                 f"a replica of {model.name!r} needs {_gib(needed_device_bytes([per_device]))} GiB on a GPU "
-                f"({_gib(per_device)} and {_gib(CUDA_CONTEXT_BYTES)} for its CUDA context), its share of "
-                f"{model.num_gpus:g} of a {instance.gpu_name} is {_gib(share)} GiB; raise num_gpus or choose a larger "
-                "GPU",
+                f"({parts} and {_gib(CUDA_CONTEXT_BYTES)} for its CUDA context), its share of "
+                f"{model.num_gpus:g} of a {instance.gpu_name} is {_gib(share)} GiB; raise num_gpus{otherwise} or "
+                "choose a larger GPU",
             )
 
 
@@ -100,6 +108,22 @@ def check_pod(
         problems.add(
             f"{path}.pod_memory_gib",
             f"got {group.pod_memory_gib:g}, a pod's share of {instance.name} is {_gib(shape.share_bytes)} GiB",
+        )
+
+
+def check_guard(
+    group: NodeGroupSettings, limit_bytes: int, actors_bytes: int, fraction: float, path: str, problems: Problems
+) -> None:
+    """What replicas may take together, which the plan counts on, against the threshold at which they refuse work."""
+    # Shared memory and mapped files are no part of what the guard looks at.
+    peak_bytes, guard_bytes = actors_bytes + SYSTEM_FIXED_BYTES, math.floor(fraction * limit_bytes)
+    if peak_bytes > guard_bytes:
+        problems.add(
+            path,
+            f"replicas and Ray take up to {_gib(peak_bytes)} GiB of a worker pod's {_gib(limit_bytes)} GiB, with "
+            f"serving.memory_guard_fraction {fraction:g} work is refused from {_gib(guard_bytes)} GiB on; raise it, "
+            f"{'raise pod_memory_gib, ' if group.pod_memory_gib is not None else ''}lower limits.max_ongoing_requests "
+            "or choose a larger instance type",
         )
 
 
@@ -150,15 +174,28 @@ def check_cache(
             f"got {group.cache_budget_gib:g}, at most {_gib(most)} GiB: {CACHE_DISK_FRACTION:.0%} of the "
             f"{_gib(disk_bytes)} GiB disk, which kubelet and containerd share",
         )
-    weights = [model.weights_bytes for model in models if is_download(model)]
-    needed = SNAPSHOTS_KEPT * sum(weights) + max(weights, default=0)
+    needed = needed_cache_bytes(models)
     if needed > budget_bytes:
         least = "" if own == budget_bytes else ", the least of all pools: the application has one budget"
         problems.add(
             f"{path}.cache_budget_gib",
-            f"the models need {_gib(needed)} GiB ({SNAPSHOTS_KEPT} snapshots of each and one being fetched), the cache "
-            f"may hold {_gib(budget_bytes)} GiB{least}",
+            f"the models need {_gib(needed)} GiB ({SNAPSHOTS_KEPT} snapshots of each{_more(models)} and one being "
+            f"fetched), the cache may hold {_gib(budget_bytes)} GiB{least}",
         )
+
+
+def needed_cache_bytes(models: Sequence[ModelSettings]) -> int:
+    """What the node cache has to hold: two versions of each model and variant with the converted copy of each, and the
+    largest snapshot or copy once more while it is made. A variant counts as large as its model, the most it may be."""
+    kept = sum(downloads(model) * (model.weights_bytes + converted_bytes(model)) for model in models)
+    made = [max(model.weights_bytes, converted_bytes(model)) for model in models if downloads(model)]
+    return SNAPSHOTS_KEPT * kept + max(made, default=0)
+
+
+def _more(models: Sequence[ModelSettings]) -> str:
+    fetched = [model for model in models if downloads(model)]
+    variants = " and of its variants" if any(model.variants for model in fetched) else ""
+    return variants + (", a copy in another dtype beside each" if any(map(converted_bytes, fetched)) else "")
 
 
 def _gib(size_bytes: float) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from eks_gpu_serving.planning.capacity import ModelPlan, Timeouts
 from eks_gpu_serving.planning.instances import InstanceType
-from eks_gpu_serving.planning.models import is_download
+from eks_gpu_serving.planning.models import is_download, prefetched_variants
 from ray_model_serving.contract.deployments import DRAIN_MARGIN_S
 from ray_model_serving.contract.settings import ModelSettings
 
@@ -15,6 +15,7 @@ _NODE_READY_S = 53 + 36
 _IMAGE_PULL_S = 121
 _CONTAINER_START_S = 53
 _REPLICA_START_S = 16
+_NEW_NODE_S = _NODE_READY_S + _IMAGE_PULL_S + _CONTAINER_START_S + _REPLICA_START_S
 # Amazon S3 delivers 85 to 90 MB/s per connection (S3 user guide, performance design patterns).
 _S3_CONNECTION_BYTES_PER_S = 85e6
 _MAX_CONNECTIONS = 64
@@ -23,18 +24,29 @@ _DEADLINE_FACTOR = 5
 _DEADLINE_FLOOR_S = 300
 
 
-def fetch_seconds(model: ModelSettings, instance: InstanceType) -> float:
-    """Seconds to download a model once to a node, at its network baseline; 0 for one that is no download."""
-    if not is_download(model):
-        return 0.0
-    network_bytes_per_s = instance.network_baseline_mbps * 1e6 / 8
-    return model.weights_bytes / min(network_bytes_per_s, _MAX_CONNECTIONS * _S3_CONNECTION_BYTES_PER_S)
+def fetch_seconds(model: ModelSettings, instance: InstanceType, rate_cap_bytes_per_s: float | None = None) -> float:
+    """Seconds to download a model, with the variants that are fetched ahead, once to a node: at its network baseline,
+    S3's rate or the cap, whichever is least; 0 for one that is no download."""
+    snapshots = is_download(model.uri) + len(prefetched_variants(model))
+    rates = [_network_bytes_per_s(instance), _MAX_CONNECTIONS * _S3_CONNECTION_BYTES_PER_S]
+    rates += [rate_cap_bytes_per_s] if rate_cap_bytes_per_s else []
+    return snapshots * model.weights_bytes / min(rates)
+
+
+def ready_seconds(models: Sequence[ModelSettings], instance: InstanceType, rate_cap_bytes_per_s: float | None) -> float:
+    """Seconds until a replica on a node that does not exist yet is ready. One download at a time on a node, and the
+    prefetch before Ray starts: every model of the pool is waited for."""
+    fetch_s = sum(fetch_seconds(model, instance, rate_cap_bytes_per_s) for model in models)
+    return _NEW_NODE_S + fetch_s
 
 
 def connections_for(instance: InstanceType) -> int:
     """Connections that fill the node's network at S3's rate per connection, between 8 and 64."""
-    network_bytes_per_s = instance.network_baseline_mbps * 1e6 / 8
-    return max(8, min(_MAX_CONNECTIONS, math.ceil(network_bytes_per_s / _S3_CONNECTION_BYTES_PER_S)))
+    return max(8, min(_MAX_CONNECTIONS, math.ceil(_network_bytes_per_s(instance) / _S3_CONNECTION_BYTES_PER_S)))
+
+
+def _network_bytes_per_s(instance: InstanceType) -> float:
+    return instance.network_baseline_mbps * 1e6 / 8
 
 
 def plan_timeouts(models: Sequence[ModelPlan]) -> Timeouts:
@@ -49,7 +61,7 @@ def plan_timeouts(models: Sequence[ModelPlan]) -> Timeouts:
     return Timeouts(
         load_deadline_s=load_deadline_s,
         prefetch_deadline_s=load_deadline_s,
-        cold_ready_s=_NODE_READY_S + _IMAGE_PULL_S + _CONTAINER_START_S + _REPLICA_START_S + slowest_s,
+        cold_ready_s=_NEW_NODE_S + slowest_s,
         warm_ready_s=_REPLICA_START_S,
         request_s=request_s,
         termination_grace_s=math.ceil(request_s + 2 * DRAIN_MARGIN_S),

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from eks_gpu_serving.planning.capacity import CapacityPlan, PoolPlan
+from eks_gpu_serving.planning.models import is_download, prefetched_variants
 from eks_gpu_serving.ray_service.cache import cache_mount
 from eks_gpu_serving.ray_service.containers import (
     environment,
@@ -26,7 +27,7 @@ from ray_model_serving.contract.paths import (
     SERVING_GID,
     SERVING_UID,
 )
-from ray_model_serving.contract.settings import ModelSettings
+from ray_model_serving.contract.settings import ModelSettings, ServingSettings, Variant
 
 _LIST_VOLUME = "prefetch-list"
 # A shell and chown.
@@ -35,11 +36,12 @@ _PREPARE_MEMORY_BYTES = 64 * MIB
 
 
 def prefetch_lists(plan: CapacityPlan) -> dict[str, str]:
-    """Data of the ConfigMap: for each pool, what its nodes fetch, as the JSON that ``ray-model fetch --list`` reads."""
+    """Data of the ConfigMap: for each pool, what its nodes fetch, as the JSON that ``ray-model fetch --list`` reads.
+
+    Models before variants: a replica without a variant serves, one without its model does not.
+    """
     return {
-        _key(pool): _prefetch_list(
-            [model.settings for model in plan.models if model.pool == pool.name], plan.serving.cache_budget_bytes
-        )
+        _key(pool): _prefetch_list([model.settings for model in plan.models if model.pool == pool.name], plan.serving)
         for pool in plan.pools
     }
 
@@ -59,18 +61,22 @@ def _key(pool: PoolPlan) -> str:
     return f"{pool.name}.json"
 
 
-def _prefetch_list(models: Sequence[ModelSettings], cache_budget_bytes: int) -> str:
-    entries = [
-        {
-            "uri": model.uri,
-            "include": list(model.include),
-            "exclude": list(model.exclude),
-            "snapshot_id": model.snapshot_id,
-        }
-        for model in models
-        if model.uri.startswith("s3://")
-    ]
-    return json.dumps({"models": entries, "cache_budget_bytes": cache_budget_bytes}, indent=2) + "\n"
+def _prefetch_list(models: Sequence[ModelSettings], serving: ServingSettings) -> str:
+    entries = [_entry(model, model) for model in models if is_download(model.uri)]
+    entries += [_entry(model, variant) for model in models for variant in prefetched_variants(model)]
+    document: dict[str, object] = {"models": entries, "cache_budget_bytes": serving.cache_budget_bytes}
+    if serving.rate_cap_bytes_per_s is not None:
+        document["rate_cap_bytes_per_s"] = serving.rate_cap_bytes_per_s
+    return json.dumps(document, indent=2) + "\n"
+
+
+def _entry(model: ModelSettings, weights: ModelSettings | Variant) -> dict[str, object]:
+    return {
+        "uri": weights.uri,
+        "include": list(model.include),
+        "exclude": list(model.exclude),
+        "snapshot_id": weights.snapshot_id,
+    }
 
 
 def _prepare_cache(settings: StackSettings) -> dict[str, Any]:

@@ -24,6 +24,7 @@ class Selection:
     exclude: tuple[str, ...]
     snapshot_id: str | None = None
     cache_budget_bytes: int | None = None
+    rate_cap_bytes_per_s: int | None = None
 
 
 def inspect(uri: str, selection: Selection, as_json: bool) -> None:
@@ -47,6 +48,7 @@ def fetch(uri: str | None, list_file: Path | None, cache_dir: Path, selection: S
         listed = read_list(list_file)
         if selection.cache_budget_bytes is None:
             selection = replace(selection, cache_budget_bytes=listed.cache_budget_bytes)
+        selection = replace(selection, rate_cap_bytes_per_s=listed.rate_cap_bytes_per_s)
         _fetch_list(listed.models, cache_dir, selection, as_json)
         return
     with _ensure(cast("str", uri), cache_dir, selection) as snapshot:
@@ -92,7 +94,13 @@ def merged(fetched: dict[str, Any], loaded: dict[str, Any]) -> dict[str, Any]:
 
 
 def _ensure(uri: str, cache_dir: Path, selection: Selection) -> Snapshot:
-    store = ModelStore(cache_dir, endpoint_url=selection.endpoint_url, cache_budget_bytes=selection.cache_budget_bytes)
+    store = ModelStore(
+        cache_dir,
+        endpoint_url=selection.endpoint_url,
+        cache_budget_bytes=selection.cache_budget_bytes,
+        # The models of a list come one after another, before the replicas of their pod: the whole cap is theirs.
+        max_bytes_per_s=selection.rate_cap_bytes_per_s,
+    )
     with progress(uri) as listener:
         return store.ensure(
             uri,

@@ -10,15 +10,17 @@ import pytest
 import yaml
 
 from eks_gpu_serving.settings import (
+    ApplicationSettings,
     ClusterSettings,
     KubeRaySettings,
     NodeGroupSettings,
     RaySettings,
+    StackAutoscaling,
     StackModel,
     StackSettings,
 )
 from harness import Graph
-from ray_model_serving.contract.settings import Autoscaling, Limits
+from ray_model_serving.contract.settings import Limits, Variant
 
 GRAPH = Callable[..., Graph]
 SNAPSHOT = "0123456789abcdef0123456789abcdef"
@@ -53,6 +55,10 @@ def deployment(found: Graph) -> Any:
 
 def nodes(found: Graph) -> Any:
     return inputs(found, "NodeGroup", "-pool-nodes" if "-pool-" in str(found.names()) else "-l4-nodes")
+
+
+def prefetch(found: Graph) -> str:
+    return inputs(found, "ConfigMap")["data"]["l4.json"]
 
 
 def system(found: Graph) -> Any:
@@ -133,6 +139,8 @@ TABLE: dict[tuple[type, str], tuple[Any, Callable[[Graph], Any], Any]] = {
     (StackModel, "include"): (["*.json"], lambda g: model(g)["include"], ["*.json"]),
     (StackModel, "exclude"): (["*.md"], lambda g: model(g)["exclude"], ["*.md"]),
     (StackModel, "dtype"): ("float16", lambda g: model(g)["dtype"], "float16"),
+    (StackModel, "keep_converted"): (False, lambda g: model(g)["keep_converted"], False),
+    (StackModel, "resident_gib"): (2, lambda g: model(g)["resident_bytes"], 2 * 1024**3),
     (StackModel, "device"): ("cpu", lambda g: model(g)["device"], "cpu"),
     (StackModel, "node_group"): ("l4", lambda g: ray(g)["workerGroupSpecs"][0]["groupName"], "l4"),
     (StackModel, "load_mode"): ("background", lambda g: model(g)["load_mode"], "background"),
@@ -149,15 +157,61 @@ TABLE: dict[tuple[type, str], tuple[Any, Callable[[Graph], Any], Any]] = {
     (Limits, "max_batch_size"): (5, lambda g: model(g)["limits"]["max_batch_size"], 5),
     (Limits, "batch_wait_s"): (0.5, lambda g: model(g)["limits"]["batch_wait_s"], 0.5),
     (Limits, "request_deadline_s"): (50, lambda g: deployment(g)["graceful_shutdown_timeout_s"], 60),
+    (Limits, "max_batch_cost"): (4096, lambda g: model(g)["limits"]["max_batch_cost"], 4096),
+    (Limits, "busy_status"): (429, lambda g: model(g)["limits"]["busy_status"], 429),
     (Limits, "max_body_bytes"): (5, lambda g: model(g)["limits"]["max_body_bytes"], 5),
-    (Autoscaling, "target_ongoing_requests"): (
+    (StackAutoscaling, "target_ongoing_requests"): (
         3,
         lambda g: deployment(g)["autoscaling_config"]["target_ongoing_requests"],
         3,
     ),
-    (Autoscaling, "look_back_period_s"): (9, lambda g: deployment(g)["autoscaling_config"]["look_back_period_s"], 9),
-    (Autoscaling, "upscale_delay_s"): (99, lambda g: deployment(g)["autoscaling_config"]["upscale_delay_s"], 99),
-    (Autoscaling, "downscale_delay_s"): (999, lambda g: deployment(g)["autoscaling_config"]["downscale_delay_s"], 999),
+    (StackAutoscaling, "look_back_period_s"): (
+        9,
+        lambda g: deployment(g)["autoscaling_config"]["look_back_period_s"],
+        9,
+    ),
+    (StackAutoscaling, "upscale_delay_s"): (99, lambda g: deployment(g)["autoscaling_config"]["upscale_delay_s"], 99),
+    (StackAutoscaling, "downscale_delay_s"): (
+        999,
+        lambda g: deployment(g)["autoscaling_config"]["downscale_delay_s"],
+        999,
+    ),
+    (StackAutoscaling, "max_step"): (2, lambda g: model(g)["autoscaling"]["max_step"], 2),
+    (StackAutoscaling, "load_time_s"): (
+        400,
+        lambda g: (
+            model(g)["autoscaling"]["load_time_s"],
+            deployment(g)["autoscaling_config"]["downscale_delay_s"],
+        ),
+        (400, 800),
+    ),
+    (Variant, "name"): ("legal", lambda g: model(g)["variants"][0]["name"], "legal"),
+    (Variant, "uri"): (
+        "s3://tuned/legal/",
+        lambda g: (model(g)["variants"][0]["uri"], "tuned/legal/*" in policy(g), "s3://tuned/legal/" in prefetch(g)),
+        ("s3://tuned/legal/", True, True),
+    ),
+    (Variant, "snapshot_id"): (
+        SNAPSHOT,
+        lambda g: (model(g)["variants"][0]["snapshot_id"], SNAPSHOT in prefetch(g)),
+        (SNAPSHOT, True),
+    ),
+    (ApplicationSettings, "loads_at_once_per_node"): (2, lambda g: application(g)["args"]["loads_at_once_per_node"], 2),
+    (ApplicationSettings, "memory_guard_fraction"): (
+        0.9,
+        lambda g: application(g)["args"]["memory_guard_fraction"],
+        0.9,
+    ),
+    (ApplicationSettings, "rate_cap_mib_per_s"): (
+        100,
+        lambda g: (application(g)["args"]["rate_cap_bytes_per_s"], str(100 * 1024**2) in prefetch(g)),
+        (100 * 1024**2, True),
+    ),
+    (ApplicationSettings, "trace_endpoint"): (
+        "http://collector.observability:4318",
+        lambda g: application(g)["args"]["trace_endpoint"],
+        "http://collector.observability:4318",
+    ),
     (RaySettings, "image"): ("r/other:2-ray2.60.0", lambda g: worker(g)["image"], "r/other:2-ray2.60.0"),
     (RaySettings, "version"): ("2.60.0", lambda g: ray(g)["rayVersion"], "2.60.0"),
     (RaySettings, "namespace"): (
@@ -197,7 +251,14 @@ BESIDE: dict[tuple[type, str], dict[str, Any]] = {
     (ClusterSettings, "vpc_id"): {"private_subnet_ids": SUBNETS},
     (StackModel, "device"): {"num_gpus": 0},
     (StackModel, "min_replicas"): {"max_replicas": 2},
+    (StackModel, "resident_gib"): {"variants": [{"name": "x", "uri": "s3://models/x/"}]},
+    (Variant, "name"): {"uri": "s3://models/x/"},
+    (Variant, "uri"): {"name": "x"},
+    (Variant, "snapshot_id"): {"name": "x", "uri": "s3://models/x/"},
 }
+
+
+PARTS = {ClusterSettings: "cluster", KubeRaySettings: "kuberay", ApplicationSettings: "serving"}
 
 
 def stack_with(cls: Any, key: str, value: Any, small_stack: Any) -> dict[str, Any]:
@@ -205,12 +266,14 @@ def stack_with(cls: Any, key: str, value: Any, small_stack: Any) -> dict[str, An
     room = {"max_nodes": 4}
     if cls is NodeGroupSettings:
         return small_stack(pool={**room, **change})
-    if cls in (StackModel, Limits, Autoscaling):
-        part = "limits" if cls is Limits else "autoscaling" if cls is Autoscaling else None
+    if cls in (StackModel, Limits, StackAutoscaling, Variant):
+        if cls is Variant:
+            return small_stack(pool=room, model={"variants": [change]})
+        part = "limits" if cls is Limits else "autoscaling" if cls is StackAutoscaling else None
         return small_stack(pool=room, model={part: change} if part else change)
     if cls is RaySettings:
         return small_stack(pool=room, ray=change)
-    part = "cluster" if cls is ClusterSettings else "kuberay" if cls is KubeRaySettings else None
+    part = PARTS.get(cls)
     return small_stack(pool=room, **({part: change} if part else change))
 
 
@@ -222,11 +285,11 @@ def test_a_setting_shows_in_what_is_registered(case: tuple[type, str], small_sta
 
 
 def test_every_setting_is_in_the_table() -> None:
-    parts = (StackSettings, ClusterSettings, NodeGroupSettings, StackModel, Limits, Autoscaling, RaySettings)
-    nested = {"cluster", "node_groups", "models", "ray", "kuberay", "limits", "autoscaling"}
+    parts = (StackSettings, ClusterSettings, NodeGroupSettings, StackModel, Variant, Limits, StackAutoscaling)
+    nested = {"cluster", "node_groups", "models", "serving", "ray", "kuberay", "variants", "limits", "autoscaling"}
     known = {
         (part, field.name)
-        for part in (*parts, KubeRaySettings)
+        for part in (*parts, ApplicationSettings, RaySettings, KubeRaySettings)
         for field in dataclasses.fields(typing.cast(Any, part))
         if field.name not in nested
     }

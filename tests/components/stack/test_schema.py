@@ -18,15 +18,17 @@ from syrupy.extensions.json import JSONSnapshotExtension
 import eks_gpu_serving
 from eks_gpu_serving import stack_args
 from eks_gpu_serving.settings import (
+    ApplicationSettings,
     ClusterSettings,
     KubeRaySettings,
     NodeGroupSettings,
     RaySettings,
+    StackAutoscaling,
     StackModel,
     StackSettings,
 )
 from eks_gpu_serving.tokens import PACKAGE, token
-from ray_model_serving.contract.settings import Autoscaling, Limits
+from ray_model_serving.contract.settings import Limits, Variant
 
 TWINS = {
     stack_args.GpuServingStackArgs: StackSettings,
@@ -34,7 +36,9 @@ TWINS = {
     stack_args.NodeGroupSpec: NodeGroupSettings,
     stack_args.ModelSpec: StackModel,
     stack_args.LimitsSpec: Limits,
-    stack_args.AutoscalingSpec: Autoscaling,
+    stack_args.AutoscalingSpec: StackAutoscaling,
+    stack_args.VariantSpec: Variant,
+    stack_args.ServingSpec: ApplicationSettings,
     stack_args.RaySpec: RaySettings,
     stack_args.KubeRaySpec: KubeRaySettings,
 }
