@@ -12,8 +12,11 @@ from starlette.requests import Request
 from starlette.responses import Response as HttpResponse
 
 from ray_model_serving.contract.settings import LoadMode, ServingSettings
+from ray_model_serving.host_memory import LimitReader
 from ray_model_serving.serving.exchange import Response
+from ray_model_serving.serving.guard import MemoryGuard
 from ray_model_serving.serving.service import ModelService
+from ray_model_serving.serving.turns import watch_for_leaks
 from ray_model_serving.serving.worker import ModelWorker, create_model
 from ray_model_serving.telemetry import Telemetry
 
@@ -39,7 +42,10 @@ class ModelReplica:
             telemetry=Telemetry(ray.serve.metrics),
             problem_with=served.problem_with,
             identity=_identity(),
+            cost=served.cost,
+            guard=MemoryGuard(LimitReader().read, fraction=settings.memory_guard_fraction),
         )
+        self._leak, self._watching = watch_for_leaks(settings, model, lambda: self._service.ongoing)
         if model.load_mode is LoadMode.BACKGROUND:
             await self._service.open()
 
@@ -52,9 +58,18 @@ class ModelReplica:
 
     async def check_health(self) -> None:
         """Raises only for what a new process would cure; a load in progress, long or failed, is not that."""
-        fault = self._service.fault
+        fault = self._service.fault or self._leak.fault
         if fault:
             raise BrokenReplicaError(fault)
+
+    def __del__(self) -> None:
+        # Serve calls it once nothing runs any more or the grace period is over, also while __init__ is still loading;
+        # the interpreter calls it again.
+        service, watching = (self.__dict__.pop(name, None) for name in ("_service", "_watching"))
+        if service:
+            service.close()
+        if watching:
+            watching.cancel()
 
 
 def to_http(response: Response) -> HttpResponse:
