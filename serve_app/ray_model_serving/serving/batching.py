@@ -50,6 +50,7 @@ class Batcher:
         self._full = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._pass_since: float | None = None
+        self._closed_for: Exception | None = None
 
     @property
     def pass_s(self) -> float:
@@ -63,6 +64,8 @@ class Batcher:
 
         No cost may be over ``max_batch_cost``; without ``costs`` each input costs 1.
         """
+        if self._closed_for:
+            raise self._closed_for
         loop = asyncio.get_running_loop()
         due_at = loop.time() + self._batch_wait_s
         paired = zip(inputs, costs or [1] * len(inputs), strict=True)
@@ -80,7 +83,8 @@ class Batcher:
                 item.future.cancel()
 
     def close(self, error: Exception) -> None:
-        """Fail what still waits; a pass under way goes on."""
+        """Fail what still waits and whatever comes; a pass under way goes on."""
+        self._closed_for = error
         while self._waiting:
             item = self._waiting.popleft()
             if not item.future.done():

@@ -31,7 +31,7 @@ class GcsKeyValue:
 
     def get(self, key: str) -> str | None:
         value = internal_kv._internal_kv_get(key, namespace=_NAMESPACE)
-        return value.decode() if value is not None else None
+        return value.decode() if value else None
 
     def keys(self, prefix: str) -> Sequence[str]:
         return [key.decode() for key in internal_kv._internal_kv_list(prefix, namespace=_NAMESPACE)]

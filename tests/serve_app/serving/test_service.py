@@ -1,8 +1,10 @@
 import asyncio
+import itertools
 import json
 import threading
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +12,9 @@ import pytest
 from ray_model_serving.contract import metrics
 from ray_model_serving.contract.errors import ModelServingError
 from ray_model_serving.contract.settings import ServingSettings
+from ray_model_serving.host_memory import MemoryLimit
 from ray_model_serving.serving.exchange import Response
+from ray_model_serving.serving.guard import MemoryGuard
 from ray_model_serving.serving.service import ModelService
 from ray_model_serving.telemetry import Telemetry
 
@@ -97,7 +101,7 @@ async def chunks(*parts: bytes) -> AsyncIterator[bytes]:
 class Bench:
     """A service with a fake worker and fake metrics."""
 
-    def __init__(self, args: dict[str, Any], executor: ThreadPoolExecutor) -> None:
+    def __init__(self, args: dict[str, Any], executor: ThreadPoolExecutor, **hooks: Any) -> None:
         settings = ServingSettings.from_mapping(args)
         self.worker, self.metrics = FakeWorker(), FakeMetrics()
         self.service = ModelService(
@@ -108,6 +112,7 @@ class Bench:
             telemetry=Telemetry(self.metrics),
             problem_with=lambda value: None if isinstance(value, str) else "must be text",
             identity={"replica_id": "r1"},
+            **hooks,
         )
 
     async def post(self, document: object, path: str = "/embed") -> Response:
@@ -129,8 +134,11 @@ def make_bench(make_args) -> Iterator[Any]:
     with ThreadPoolExecutor(max_workers=1) as executor:
         made: list[Bench] = []
 
-        def make(load_deadline_s: float = 60, **limits: Any) -> Bench:
-            made.append(Bench(make_args({"limits": limits}, load_deadline_s=load_deadline_s), executor))
+        def make(load_deadline_s: float = 60, request_bytes: int = 0, **limits: Any) -> Bench:
+            hooks = {name: limits.pop(name) for name in ("cost", "guard") if name in limits}
+            scaling = {"target_ongoing_requests": 1}
+            model = {"limits": limits, "autoscaling": scaling, "request_bytes": request_bytes}
+            made.append(Bench(make_args(model, load_deadline_s=load_deadline_s), executor, **hooks))
             return made[-1]
 
         yield make
@@ -328,3 +336,240 @@ async def test_a_load_over_its_deadline_invites_the_caller_to_come_back(make_ben
     assert bench.worker.loads == 1
     again = await bench.post({"inputs": ["a"]})
     assert (again.status, bench.worker.loads) == (503, 1), "its thread can't be stopped, so no second load begins"
+
+
+class FakeLimit:
+    """A cgroup of 1000 bytes."""
+
+    def __init__(self) -> None:
+        self.used_bytes = 0
+
+    def __call__(self) -> MemoryLimit:
+        return MemoryLimit(path=Path("/limit"), limit_bytes=1000, used_bytes=self.used_bytes)
+
+
+def guard_of(limit: FakeLimit) -> MemoryGuard:
+    ticks = itertools.count()
+    return MemoryGuard(limit, fraction=0.85, clock=lambda: next(ticks))
+
+
+@pytest.mark.parametrize("busy_status", [503, 429])
+async def test_new_work_is_refused_while_memory_is_short_and_taken_again_after(make_bench, busy_status):
+    limit = FakeLimit()
+    bench = make_bench(guard=guard_of(limit), request_bytes=0, busy_status=busy_status)
+    assert (await bench.post({"inputs": ["a"]})).status == 200
+    limit.used_bytes = 900
+    response = await bench.post({"inputs": ["a"]})
+    assert (response.status, error_of(response)["kind"]) == (busy_status, "memory")
+    assert error_of(response)["permanent"] is False
+    assert "900 of 1000 bytes" in error_of(response)["message"]
+    assert int(response.headers["retry-after"]) >= 1
+    assert bench.rejected("memory") == 1
+    status = json.loads((await bench.get("/embed/status")).body)
+    assert status["memory_guard"]["state"] == "closed"
+    limit.used_bytes = 100
+    assert (await bench.post({"inputs": ["a"]})).status == 200
+
+
+async def test_a_request_is_refused_when_memory_became_short_while_it_waited_for_its_place(make_bench):
+    limit = FakeLimit()
+    bench = make_bench(guard=guard_of(limit), request_bytes=0, max_ongoing_requests=1)
+    await bench.service.open()
+    bench.worker.go_on.clear()
+    first = asyncio.create_task(bench.post({"inputs": ["a"]}))
+    second = asyncio.create_task(bench.post({"inputs": ["b"]}))
+    await asyncio.sleep(0.01)
+    limit.used_bytes = 900
+    bench.worker.go_on.set()
+    assert (await first).status == 200, "what had begun is finished"
+    assert error_of(await second)["kind"] == "memory"
+    limit.used_bytes = 0
+    assert (await bench.post({"inputs": ["c"]})).status == 200, "a refusal gives its place back"
+
+
+async def test_what_requests_may_take_is_counted_before_they_take_it(make_bench):
+    bench = make_bench(guard=guard_of(FakeLimit()), request_bytes=300)
+    bench.worker.go_on.clear()
+    tasks = [asyncio.create_task(bench.post({"inputs": [str(number)]})) for number in range(6)]
+    while bench.service.ongoing < 3:
+        await asyncio.sleep(0.001)
+    bench.worker.go_on.set()
+    statuses = [(await task).status for task in tasks]
+    assert statuses.count(200) == 3, "three times 300 of 1000 bytes fit below where Ray kills, four do not"
+    assert bench.rejected("memory") == 3
+
+
+async def test_a_queue_over_its_limits_answers_with_the_status_that_was_set(make_bench):
+    bench = make_bench(max_ongoing_requests=1, max_queued_requests=1, busy_status=429)
+    bench.worker.go_on.clear()
+    burst = [asyncio.create_task(bench.post({"inputs": [str(number)]})) for number in range(3)]
+    refused = await burst[2]
+    assert (refused.status, error_of(refused)["kind"]) == (429, "busy")
+    bench.worker.go_on.set()
+    await asyncio.gather(*burst)
+
+
+async def test_an_input_that_costs_more_than_a_batch_is_a_413_before_any_load(make_bench):
+    bench = make_bench(cost=len, max_batch_cost=4)
+    response = await bench.post({"inputs": ["ab", "abcde"]})
+    assert (response.status, error_of(response)["kind"]) == (413, "input_too_costly")
+    assert "costs 5" in error_of(response)["message"]
+    assert "max_batch_cost 4" in error_of(response)["message"]
+    assert (bench.worker.loads, bench.rejected("too_large")) == (0, 1)
+    assert (await bench.post({"inputs": ["ab", "abcd"]})).status == 200
+
+
+async def test_a_class_that_can_not_count_is_a_500_and_not_a_hang(make_bench):
+    bench = make_bench(cost=lambda value: 0, max_batch_cost=4)
+    response = await bench.post({"inputs": ["ab"]})
+    assert (response.status, error_of(response)["kind"]) == (500, "model_failed")
+    assert "cost() gave 0" in error_of(response)["message"]
+
+
+async def test_out_of_device_memory_fails_those_requests_only_and_is_no_device_fault(make_bench):
+    import torch
+
+    bench = make_bench()
+    bench.worker.predict_failure = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+    response = await bench.post({"inputs": ["a", "b"]})
+    assert (response.status, error_of(response)["kind"]) == (503, "out_of_memory")
+    assert "Tried to allocate 2.00 GiB" in error_of(response)["message"]
+    assert bench.rejected("memory") == 1
+    assert bench.worker.freed == 3, "before the halves, and after each"
+    assert bench.service.fault is None, "the device goes on working"
+    bench.worker.predict_failure = None
+    assert (await bench.post({"inputs": ["a"]})).status == 200
+
+
+async def test_ready_means_loaded_and_warm(make_bench):  # UR-092
+    bench = make_bench()
+
+    async def ready() -> tuple[int, dict[str, Any]]:
+        response = await bench.get("/embed/ready")
+        return response.status, json.loads(response.body)
+
+    status, document = await ready()
+    assert (status, document["state"], document["why_not_ready"]) == (503, "unloaded", "the model is unloaded")
+    bench.worker.go_on.clear()
+    opening = asyncio.create_task(bench.service.open())
+    while bench.worker.phase is None:
+        await asyncio.sleep(0.001)
+    status, document = await ready()
+    assert (status, document["phase"]) == (503, "download")
+    assert document["why_not_ready"] == "the model is loading, phase download"
+    bench.worker.go_on.set()
+    await opening
+    assert await ready() == (200, {"ready": True, "state": "ready", "phase": None, "why_not_ready": None})
+    assert json.loads((await bench.get("/embed/status")).body)["ready"] is True
+
+
+async def test_ready_tells_the_cause_of_a_failed_load(make_bench):
+    bench = make_bench()
+    bench.worker.failure = ModelServingError("403 AccessDenied", hint="check the role")
+    await bench.post({"inputs": ["a"]})
+    response = await bench.get("/embed/ready")
+    assert response.status == 503
+    assert "403 AccessDenied" in json.loads(response.body)["why_not_ready"]
+
+
+async def test_a_warm_up_that_raises_is_a_failed_load_and_the_replica_is_not_ready(make_bench, monkeypatch):  # UR-092
+    bench = make_bench()
+
+    def raise_in_warm_up() -> None:
+        raise ValueError("no kernel image")
+
+    monkeypatch.setattr(bench.worker, "warm_up", raise_in_warm_up)
+    response = await bench.post({"inputs": ["a"]})
+    assert "ValueError: no kernel image" in error_of(response)["message"]
+    assert (await bench.get("/embed/ready")).status == 503
+
+
+async def test_a_warm_up_that_hangs_is_over_at_the_loads_deadline(make_bench, monkeypatch):  # UR-092
+    bench = make_bench(load_deadline_s=1)
+    release = threading.Event()
+    monkeypatch.setattr(bench.worker, "warm_up", lambda: release.wait(PATIENCE_S))
+    try:
+        response = await bench.post({"inputs": ["a"]})
+        assert "warming was not over after load_deadline_s 1" in error_of(response)["message"]
+        assert bench.service.fault
+        assert (await bench.get("/embed/ready")).status == 503
+    finally:
+        release.set()
+
+
+async def test_a_pass_that_hangs_makes_the_replica_unhealthy_and_one_that_ends_does_not(make_bench, monkeypatch):
+    bench = make_bench(request_deadline_s=0.05)
+    await bench.service.open()
+    bench.worker.go_on.clear()
+    assert (await bench.post({"inputs": ["a"]})).status == 504
+    assert bench.service.fault is None, "slow for once is no reason to lose a loaded replica"
+    monkeypatch.setattr("ray_model_serving.serving.service.HUNG_MARGIN_S", -0.05)
+    assert "it hangs" in str(bench.service.fault)
+    assert (await bench.get("/embed/ready")).status == 503
+    bench.worker.go_on.set()
+    while bench.service.fault:
+        await asyncio.sleep(0.001)
+
+
+async def test_a_draining_replica_refuses_new_work_and_finishes_what_runs(make_bench):
+    bench = make_bench(max_ongoing_requests=1)
+    await bench.service.open()
+    bench.worker.go_on.clear()
+    running = asyncio.create_task(bench.post({"inputs": ["a"]}))
+    waiting = asyncio.create_task(bench.post({"inputs": ["b"]}))
+    await asyncio.sleep(0.01)
+    bench.service.drain("its node goes")
+    response = await bench.post({"inputs": ["c"]})
+    assert (response.status, error_of(response)["kind"]) == (503, "draining")
+    assert "its node goes" in error_of(response)["message"]
+    assert int(response.headers["retry-after"]) >= 1
+    ready = await bench.get("/embed/ready")
+    assert (ready.status, json.loads(ready.body)["why_not_ready"]) == (503, "draining: its node goes")
+    assert json.loads((await bench.get("/embed/status")).body)["draining"] is True
+    bench.worker.go_on.set()
+    assert (await running).status == 200
+    assert error_of(await waiting)["kind"] == "draining", "what had not begun goes to another replica"
+    assert bench.rejected("draining") == 2
+
+
+async def test_closing_during_a_load_leaves_nothing_open_once_the_load_ends(make_bench):
+    bench = make_bench()
+    bench.worker.go_on.clear()
+    waiting = asyncio.create_task(bench.post({"inputs": ["a"]}))
+    while bench.worker.phase is None:
+        await asyncio.sleep(0.001)
+    bench.service.close()
+    assert not bench.worker.closed.is_set(), "the load still uses its files"
+    bench.worker.go_on.set()
+    assert await asyncio.to_thread(bench.worker.closed.wait, PATIENCE_S)
+    assert error_of(await waiting)["kind"] == "draining", "a model whose files are closed may not be asked"
+    assert (await bench.post({"inputs": ["a"]})).status == 503
+
+
+async def test_closing_fails_what_no_pass_has_begun_with(make_bench):
+    bench = make_bench(max_batch_size=1)
+    await bench.service.open()
+    bench.worker.go_on.clear()
+    running = asyncio.create_task(bench.post({"inputs": ["a"]}))
+    waiting = asyncio.create_task(bench.post({"inputs": ["b"]}))
+    await asyncio.sleep(0.01)
+    bench.service.close()
+    assert error_of(await waiting)["kind"] == "draining"
+    bench.worker.go_on.set()
+    assert (await running).status == 200
+    bench.service.close()
+
+
+async def test_a_probe_is_answered_while_a_load_holds_its_thread(make_bench):  # UR-094
+    bench = make_bench()
+    bench.worker.go_on.clear()
+    opening = asyncio.create_task(bench.service.open())
+    while bench.worker.phase is None:
+        await asyncio.sleep(0)
+    # The load waits for an event that only this loop sets: were the loop not free, nothing below would be reached.
+    for _ in range(100):
+        assert bench.service.fault is None
+        assert (await bench.get("/embed/ready")).status == 503
+        assert (await bench.get("/embed/status")).status == 200
+    bench.worker.go_on.set()
+    await opening

@@ -10,6 +10,7 @@ from ray_model_serving.contract.settings import ServingSettings
 from ray_model_serving.serving.worker import BadModelClassError, ModelWorker, create_model
 from ray_model_serving.store import ModelStore, Snapshot
 from ray_model_serving.store.errors import DirectoryNotFoundError
+from ray_model_serving.store.locks import open_lock
 
 IMPORTABLE = Path(__file__).parent / "importable"
 
@@ -131,3 +132,28 @@ def test_every_setting_of_a_model_reaches_the_store_and_the_loader(make_worker, 
     assert given["root"] == tmp_path / "cache"
     assert given["cache_budget_bytes"] == 1024**3
     assert 0 < given["deadline_s"] <= 60, "what the gate gives a load bounds its download too"
+
+
+def test_a_closed_worker_holds_no_lock_of_its_snapshot(make_worker, bucket, s3, monkeypatch, tmp_path):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3.endpoint_url)
+    directory = make_worker()._model.uri.removeprefix("file://")
+    files = {name: (Path(directory) / name).read_bytes() for name in ("model.safetensors",)}
+    config = b"{}"
+    worker = make_worker(uri=bucket.put({**files, "config.json": config}))
+    worker.load()
+    worker.warm_up()
+    lock = tmp_path / "cache" / "locks" / str(worker.snapshot_id)
+    held = open_lock(lock)
+    assert not held.try_exclusive(), "nobody may evict what a model maps"
+    worker.close()
+    worker.close()
+    assert held.try_exclusive()
+    held.release()
+    assert worker.snapshot_id is None
+
+
+def test_giving_device_memory_back_on_the_cpu_is_nothing_to_do(make_worker, monkeypatch):
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: pytest.fail("there is no CUDA device"))
+    make_worker().free()
