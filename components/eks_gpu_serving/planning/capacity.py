@@ -73,8 +73,11 @@ class Timeouts:
     warm_ready_s: float
     """A replica on a node that has the snapshot."""
     request_s: float
+    """The longest deadline of a request. What follows is longer, one after the other."""
+    proxy_request_s: float
+    """The proxy gives up a request after its replica did, so that the replica's answer arrives."""
     termination_grace_s: int
-    """Longer than the longest request and the drain of a replica."""
+    """Longer than a request, the drain of its replica and the drain of a proxy."""
 
 
 @dataclass(frozen=True, kw_only=True)

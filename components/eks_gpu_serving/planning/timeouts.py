@@ -19,6 +19,8 @@ _NEW_NODE_S = _NODE_READY_S + _IMAGE_PULL_S + _CONTAINER_START_S + _REPLICA_STAR
 # Amazon S3 delivers 85 to 90 MB/s per connection (S3 user guide, performance design patterns).
 _S3_CONNECTION_BYTES_PER_S = 85e6
 _MAX_CONNECTIONS = 64
+# A proxy that drains goes on for at least so long (Ray Serve 2.60, RAY_SERVE_PROXY_MIN_DRAINING_PERIOD_S).
+_PROXY_DRAIN_S = 30.0
 # What a load may take over what it is expected to take, before it counts as stuck.
 _DEADLINE_FACTOR = 5
 _DEADLINE_FLOOR_S = 300
@@ -64,5 +66,6 @@ def plan_timeouts(models: Sequence[ModelPlan]) -> Timeouts:
         cold_ready_s=_NEW_NODE_S + slowest_s,
         warm_ready_s=_REPLICA_START_S,
         request_s=request_s,
-        termination_grace_s=math.ceil(request_s + 2 * DRAIN_MARGIN_S),
+        proxy_request_s=request_s + DRAIN_MARGIN_S / 2,
+        termination_grace_s=math.ceil(max(request_s + DRAIN_MARGIN_S, _PROXY_DRAIN_S) + DRAIN_MARGIN_S),
     )

@@ -91,7 +91,8 @@ def _worker_group(settings: StackSettings, plan: CapacityPlan, pool: PoolPlan) -
     }
     return {
         "groupName": pool.name,
-        "replicas": pool.min_pods,
+        # No replicas: that number is the autoscaler's, and every update of ours would put the old one back. The
+        # operator starts with the minimum.
         "minReplicas": pool.min_pods,
         "maxReplicas": pool.max_pods,
         "rayStartParams": params,

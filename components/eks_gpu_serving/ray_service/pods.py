@@ -49,7 +49,7 @@ def worker_template(settings: StackSettings, plan: CapacityPlan, pool: PoolPlan)
         "automountServiceAccountToken": False,
         "nodeSelector": {POOL_LABEL: pool.name},
         "tolerations": [{"key": GPU_TAINT, "operator": "Exists", "effect": "NoSchedule"}],
-        "initContainers": init_containers(settings, plan, pool),
+        "initContainers": init_containers(settings, pool),
         "containers": [container],
         "volumes": [_shm_volume(pool.pod), cache_volume(pool), prefetch_volume(pool)],
     }

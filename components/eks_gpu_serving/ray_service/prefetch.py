@@ -30,35 +30,46 @@ from ray_model_serving.contract.paths import (
 from ray_model_serving.contract.settings import ModelSettings, ServingSettings, Variant
 
 _LIST_VOLUME = "prefetch-list"
+_DEADLINE_FILE = "deadline_s"
 # A shell and chown.
 _PREPARE_CPU = "100m"
 _PREPARE_MEMORY_BYTES = 64 * MIB
 
 
 def prefetch_lists(plan: CapacityPlan) -> dict[str, str]:
-    """Data of the ConfigMap: for each pool, what its nodes fetch, as the JSON that ``ray-model fetch --list`` reads.
+    """Data of the ConfigMap: for each pool, what its nodes fetch, as the JSON that ``ray-model fetch --list`` reads,
+    and for how many seconds at most. In the pod's command that number would make KubeRay build a second cluster for
+    one variant more.
 
     Models before variants: a replica without a variant serves, one without its model does not.
     """
-    return {
-        _key(pool): _prefetch_list([model.settings for model in plan.models if model.pool == pool.name], plan.serving)
+    lists = {
+        _list_key(pool): _prefetch_list(
+            [model.settings for model in plan.models if model.pool == pool.name], plan.serving
+        )
         for pool in plan.pools
     }
+    return lists | {_deadline_key(pool): f"{plan.timeouts.prefetch_deadline_s:.0f}\n" for pool in plan.pools}
 
 
 def prefetch_volume(pool: PoolPlan) -> dict[str, Any]:
-    """The pool's list, under the one name that the container knows."""
-    items = [{"key": _key(pool), "path": PREFETCH_LIST_FILE}]
+    """The pool's list and deadline, under the names that the container knows."""
+    paths = {_list_key(pool): PREFETCH_LIST_FILE, _deadline_key(pool): _DEADLINE_FILE}
+    items = [{"key": key, "path": path} for key, path in paths.items()]
     return {"name": _LIST_VOLUME, "configMap": {"name": PREFETCH_CONFIG_MAP, "items": items}}
 
 
-def init_containers(settings: StackSettings, plan: CapacityPlan, pool: PoolPlan) -> list[dict[str, Any]]:
+def init_containers(settings: StackSettings, pool: PoolPlan) -> list[dict[str, Any]]:
     """In this order: hand the cache directory to the serving user, then fetch."""
-    return [_prepare_cache(settings), _prefetch(settings, plan, pool)]
+    return [_prepare_cache(settings), _prefetch(settings, pool)]
 
 
-def _key(pool: PoolPlan) -> str:
+def _list_key(pool: PoolPlan) -> str:
     return f"{pool.name}.json"
+
+
+def _deadline_key(pool: PoolPlan) -> str:
+    return f"{pool.name}.deadline"
 
 
 def _prefetch_list(models: Sequence[ModelSettings], serving: ServingSettings) -> str:
@@ -93,15 +104,15 @@ def _prepare_cache(settings: StackSettings) -> dict[str, Any]:
     }
 
 
-def _prefetch(settings: StackSettings, plan: CapacityPlan, pool: PoolPlan) -> dict[str, Any]:
-    deadline_s = round(plan.timeouts.prefetch_deadline_s)
+def _prefetch(settings: StackSettings, pool: PoolPlan) -> dict[str, Any]:
     fetch = f"ray-model fetch --list {PREFETCH_LIST_DIRECTORY}/{PREFETCH_LIST_FILE} --cache-dir {CACHE_MOUNT_PATH}"
-    otherwise = f"prefetch ended with status $? (124: over {deadline_s} s); the replica fetches for itself"
+    deadline = f"$(cat {PREFETCH_LIST_DIRECTORY}/{_DEADLINE_FILE})"
+    otherwise = "prefetch ended with status $? (124: out of time); the replica fetches for itself"
     return {
         "name": "prefetch",
         "image": settings.ray.image,
         "imagePullPolicy": "IfNotPresent",
-        "command": ["sh", "-c", f'timeout {deadline_s} {fetch} || echo "{otherwise}"'],
+        "command": ["sh", "-c", f'timeout "{deadline}" {fetch} || echo "{otherwise}"'],
         "env": environment(settings),
         # As much as the Ray container after it: the pod's request does not grow, and its class stays Guaranteed.
         "resources": resources(str(pool.cpus_per_pod), pool.pod.limit_bytes),

@@ -41,7 +41,7 @@ def _document(settings: StackSettings, plan: CapacityPlan, model_role_arn: str |
         "http_options": {
             "host": "0.0.0.0",  # noqa: S104 (the pod's own network)
             "port": SERVE_PORT,
-            "request_timeout_s": plan.timeouts.request_s,
+            "request_timeout_s": plan.timeouts.proxy_request_s,
             "keep_alive_timeout_s": KEEP_ALIVE_TIMEOUT_S,
         },
         "applications": [application],

@@ -54,6 +54,16 @@ SEVERAL: dict[str, Any] = {
             "snapshot_id": "fedcba9876543210fedcba9876543210",
             "node_group": "l4",
             "weights_gib": 0.5,
+            "dtype": "float16",
+            "variants": [
+                {
+                    "name": "german",
+                    "uri": "s3://models/embed-de/v2/",
+                    "snapshot_id": "00112233445566778899aabbccddeeff",
+                },
+                {"name": "baked", "uri": "file:///opt/models/embed-baked/"},
+            ],
+            "resident_gib": 1.0,
             "num_gpus": 0.5,
             "min_replicas": 2,
             "max_replicas": 6,

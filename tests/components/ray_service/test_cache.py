@@ -1,9 +1,12 @@
 """The model cache: one path for everyone, on the instance store or not at all."""
 
+import dataclasses
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from eks_gpu_serving.nodes.operating_systems import OPERATING_SYSTEMS
@@ -12,7 +15,8 @@ from eks_gpu_serving.planning.plan import plan
 from eks_gpu_serving.ray_service.manifest import ray_service
 from eks_gpu_serving.ray_service.objects import prefetch_config_map
 from eks_gpu_serving.ray_service.serve_config import serve_config
-from eks_gpu_serving.settings import StackSettings
+from eks_gpu_serving.settings import ApplicationSettings, StackSettings
+from ray_model_serving.cli.prefetch_list import read_list
 from ray_model_serving.contract.paths import CACHE_MOUNT_PATH, PREFETCH_LIST_DIRECTORY, PREFETCH_LIST_FILE
 
 
@@ -74,11 +78,15 @@ def test_everything_else_runs_without_root_and_without_capabilities(manifest: di
 
 
 def test_a_prefetch_that_fails_or_hangs_does_not_keep_the_pod_from_starting(
-    manifest: dict[str, Any], capacity: CapacityPlan
+    manifest: dict[str, Any], settings: StackSettings, capacity: CapacityPlan
 ) -> None:
+    data = prefetch_config_map(settings, capacity)["data"]
     for pod in workers(manifest):
         command = pod["initContainers"][1]["command"][-1]
-        assert command.startswith(f"timeout {capacity.timeouts.prefetch_deadline_s:.0f} ray-model fetch ")
+        _, volume = volume_at(pod, pod["initContainers"][1], PREFETCH_LIST_DIRECTORY)
+        (item,) = (i for i in volume["configMap"]["items"] if i["path"] != PREFETCH_LIST_FILE)
+        assert command.startswith(f'timeout "$(cat {PREFETCH_LIST_DIRECTORY}/{item["path"]})" ray-model fetch ')
+        assert data[item["key"]] == f"{capacity.timeouts.prefetch_deadline_s:.0f}\n"
         assert " || echo " in command, "the replica fetches for itself, where its state can be seen"
 
 
@@ -90,18 +98,35 @@ def test_each_pool_fetches_its_own_models_and_only_those_in_s3(several: Callable
     fetched: dict[str, list[str]] = {}
     for group, pod in zip(manifest["spec"]["rayClusterConfig"]["workerGroupSpecs"], workers(manifest), strict=True):
         _, volume = volume_at(pod, pod["initContainers"][1], PREFETCH_LIST_DIRECTORY)
-        (item,) = volume["configMap"]["items"]
-        assert item["path"] == PREFETCH_LIST_FILE
+        (item,) = (item for item in volume["configMap"]["items"] if item["path"] == PREFETCH_LIST_FILE)
         models = json.loads(data[item["key"]])["models"]
         assert all(set(model) == {"uri", "include", "exclude", "snapshot_id"} for model in models)
         fetched[group["groupName"]] = [model["uri"] for model in models]
-    assert fetched == {"l40s": ["s3://models/chat/v3/"], "l4": ["s3://models/embed/v1/"]}
+    assert fetched == {"l40s": ["s3://models/chat/v3/"], "l4": ["s3://models/embed/v1/", "s3://models/embed-de/v2/"]}
 
 
-def test_a_new_model_version_leaves_the_cluster_alone(several: Callable[..., StackSettings]) -> None:
+VARIANTS = [
+    {"name": "legal", "uri": "s3://models/legal/v1/", "snapshot_id": "1" * 32},
+    {"name": "medical", "uri": "s3://models/medical/v1/", "snapshot_id": "2" * 32},
+]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"uri": "s3://models/chat/v4/", "snapshot_id": "0" * 32},
+        {"variants": [{**VARIANTS[0], "snapshot_id": "3" * 32}, VARIANTS[1]]},
+        {"variants": [*VARIANTS, {"name": "new", "uri": "s3://models/new/", "snapshot_id": "4" * 32}]},
+    ],
+    ids=["a model", "a variant", "one variant more"],
+)
+def test_a_new_version_leaves_the_cluster_alone(several: Callable[..., StackSettings], change: dict[str, Any]) -> None:
     versions: list[tuple[dict[str, Any], dict[str, Any]]] = []
-    for change in ({}, {"uri": "s3://models/chat/v4/", "snapshot_id": "0" * 32}):
-        settings = several(**change)
+    resident = {"resident_gib": 48.0, "gpu_gib": 20.0}  # three variants of 16 GiB, on two GPUs
+    for changed in ({}, change):
+        settings = several(**{"variants": VARIANTS, **resident, **changed})
+        # So slow that one variant more needs another deadline.
+        settings = dataclasses.replace(settings, serving=ApplicationSettings(rate_cap_mib_per_s=100))
         capacity = plan(settings)
         config = serve_config(settings, capacity, model_role_arn=None)
         versions.append((ray_service(settings, capacity, config), prefetch_config_map(settings, capacity)))
@@ -109,6 +134,29 @@ def test_a_new_model_version_leaves_the_cluster_alone(several: Callable[..., Sta
     cluster_before, cluster_after = (json.dumps(m["spec"].pop("rayClusterConfig")) for m in (before, after))
     assert cluster_before == cluster_after, "a changed cluster is a second cluster: twice the GPUs, every model again"
     assert before["spec"].pop("serveConfigV2") != after["spec"].pop("serveConfigV2")
+    # How long an update may wait is not the cluster's: it grows with what is fetched.
+    for manifest in (before, after):
+        manifest["metadata"]["annotations"].pop("pulumi.com/timeoutSeconds")
     assert before == after
     assert list_before["metadata"] == list_after["metadata"]
     assert list_before["data"] != list_after["data"]
+
+
+def test_what_is_listed_is_what_the_command_reads(small_stack: Any, tmp_path: Path) -> None:
+    mapping = small_stack(model={"variants": VARIANTS}, serving={"rate_cap_mib_per_s": 100})
+    mapping["models"].append({**mapping["models"][0], "name": "other", "route": "/other", "uri": "s3://models/other/"})
+    for model in mapping["models"]:
+        model.update(num_gpus=0.5, num_cpus=0.5)
+    del mapping["models"][1]["variants"]
+    settings = StackSettings.from_mapping(mapping)
+    capacity = plan(settings)
+    path = tmp_path / PREFETCH_LIST_FILE
+    path.write_text(prefetch_config_map(settings, capacity)["data"]["l4.json"])
+    listed = read_list(path)
+    assert [(model.uri, model.snapshot_id) for model in listed.models] == [
+        ("s3://models/embedding/", None),
+        ("s3://models/other/", None),
+        ("s3://models/legal/v1/", "1" * 32),
+    ], "a replica holds one variant: the second is fetched when it is asked for, and no start waits for it"
+    assert listed.cache_budget_bytes == capacity.serving.cache_budget_bytes
+    assert listed.rate_cap_bytes_per_s == capacity.serving.rate_cap_bytes_per_s == 100 * 1024**2

@@ -52,7 +52,7 @@ def test_serve_reads_every_key(document: dict[str, Any]) -> None:  # UR-016
 def test_serve_takes_the_document_as_it_is(document: dict[str, Any]) -> None:  # UR-016
     parsed = schema.ServeDeploySchema.model_validate(document)
     for deployment in parsed.applications[0].deployments:
-        assert deployment.max_queued_requests > 0, "-1 is a queue without end"
+        assert deployment.max_queued_requests > 0, "-1 is a queue without end"  # UR-015
         assert isinstance(deployment.max_ongoing_requests, int)
 
 
@@ -76,9 +76,9 @@ def test_one_model_is_the_application_and_several_stand_behind_an_ingress(
         assert names == [*(model.name for model in settings.models), INGRESS_NAME]
 
 
-def test_every_wait_for_a_client_ends(document: dict[str, Any], capacity: CapacityPlan) -> None:
+def test_every_wait_for_a_client_ends(document: dict[str, Any], capacity: CapacityPlan) -> None:  # UR-015
     options = document["http_options"]
-    assert options["request_timeout_s"] == capacity.timeouts.request_s > 0
+    assert options["request_timeout_s"] == capacity.timeouts.proxy_request_s > 0
     assert options["keep_alive_timeout_s"] > 0
 
 
