@@ -8,15 +8,18 @@ import pytest
 
 from eks_gpu_serving.settings import (
     RAY_VERSION,
+    ApplicationSettings,
     ClusterSettings,
     Environment,
     KubeRaySettings,
     NodeGroupSettings,
     RaySettings,
+    StackAutoscaling,
     StackModel,
     StackSettings,
 )
 from ray_model_serving.contract.problems import SettingsError
+from ray_model_serving.contract.settings import Limits
 
 
 def problems_of(mapping: object) -> str:
@@ -206,6 +209,9 @@ def test_a_number_that_is_none_is_refused_wherever_it_stands(small_stack, number
         ("models[0].weights_gib", small_stack(model={"weights_gib": number})),
         ("models[0].host_peak_gib", small_stack(model={"host_peak_gib": number})),
         ("models[0].limits.batch_wait_s", small_stack(model={"limits": {"batch_wait_s": number}})),
+        ("models[0].autoscaling.load_time_s", small_stack(model={"autoscaling": {"load_time_s": number}})),
+        ("models[0].resident_gib", small_stack(model={"resident_gib": number})),
+        ("serving.rate_cap_mib_per_s", small_stack(serving={"rate_cap_mib_per_s": number})),
         ("ray.head_memory_gib", small_stack(ray={"head_memory_gib": number})),
         ("cluster.system_nodes", small_stack(cluster={"system_nodes": number})),
     ]
@@ -215,7 +221,7 @@ def test_a_number_that_is_none_is_refused_wherever_it_stands(small_stack, number
 
 def test_every_number_of_a_stack_file_is_bounded_on_both_sides() -> None:
     parts = (StackSettings, ClusterSettings, NodeGroupSettings, StackModel, RaySettings, KubeRaySettings)
-    for part in parts:
+    for part in (*parts, ApplicationSettings, StackAutoscaling, Limits):
         for field in dataclasses.fields(part):
             if field.type in (int, float, int | None, float | None):
                 rule = field.metadata["rule"]

@@ -42,6 +42,14 @@ STACKS: dict[str, dict[str, Any]] = {
     "strange names in a bucket": {"model": {"uri": "s3://models/a*b?$c/v 1/"}},
     "the most tags": {"tags": {f"k{n}": "v" * 256 for n in range(40)}},
     "definitions of ones own": {"kuberay": {"crd_source": "/opt/crds", "chart_version": "1.7.0"}},
+    "variants, copies and caps": {
+        "model": {
+            "dtype": "bfloat16",
+            "variants": [{"name": "a", "uri": "s3://other/a/"}, {"name": "b", "uri": "file:///opt/b/"}],
+            "resident_gib": 2,
+        },
+        "serving": {"rate_cap_mib_per_s": 1, "trace_endpoint": "http://collector:4318"},
+    },
     "no replica at rest": {"model": {"min_replicas": 0}},
 }
 
