@@ -129,6 +129,7 @@ def _around(settings: StackSettings, models: Sequence[ModelSettings]) -> Around:
         cache_budget_bytes=min(budgets),
         clusters=clusters_at_once(settings.ray.upgrade),
         memory_guard_fraction=settings.serving.memory_guard_fraction,
+        loads_at_once=settings.serving.loads_at_once_per_node,
     )
 
 

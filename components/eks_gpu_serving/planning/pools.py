@@ -27,6 +27,8 @@ class Around:
     """2 where an upgrade runs a second one beside the first."""
     memory_guard_fraction: float
     """From this part of a pod's memory on, replicas refuse work."""
+    loads_at_once: int
+    """On a node."""
 
 
 def plan_pool(
@@ -47,7 +49,7 @@ def plan_pool(
     limit_bytes = shape.share_bytes if group.pod_memory_gib is None else math.floor(group.pod_memory_gib * GIB)
     if len(problems.found) > before:
         return None
-    check_guard(group, limit_bytes, actors_bytes, around.memory_guard_fraction, path, problems)
+    check_guard(group, limit_bytes, _serving_bytes(models, shape, around), around.memory_guard_fraction, path, problems)
     if len(problems.found) > before:
         return None
     price = instance.usd_per_hour
@@ -90,3 +92,17 @@ def _worst_pod(models: Sequence[ModelSettings], shape: PodShape, around: Around)
         actors += places * max(actor_memory_bytes(model) for model in gpu_models)
         cpus += places * max(model.num_cpus for model in gpu_models)
     return actors, sum(model.weights_bytes for model in cpu_models), cpus
+
+
+def _serving_bytes(models: Sequence[ModelSettings], shape: PodShape, around: Around) -> int:
+    """What the replicas of a pod and the ingress take while they serve: as :func:`_worst_pod`, but with the load peak
+    of those only that may load beside others. On the CPU what a load converts stays."""
+    gpu_models = [model for model in models if model.device is Device.CUDA]
+    cpu_models = [model for model in models if model.device is Device.CPU]
+    serving = around.memory_bytes + sum(actor_memory_bytes(model) for model in cpu_models)
+    if gpu_models:
+        places = replicas_per_pod(gpu_models[0], shape)
+        loading = min(around.loads_at_once, places + len(cpu_models) - 1)
+        serving += places * max(actor_memory_bytes(model) - model.host_peak_bytes for model in gpu_models)
+        serving += loading * max(model.host_peak_bytes for model in gpu_models)
+    return serving

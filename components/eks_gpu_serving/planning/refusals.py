@@ -11,6 +11,8 @@ from ray_model_serving.contract.memory import (
     CUDA_CONTEXT_BYTES,
     GIB,
     MIB,
+    OBJECT_STORE_BYTES,
+    SHM_SURPLUS_BYTES,
     SYSTEM_FIXED_BYTES,
     device_bytes,
     needed_device_bytes,
@@ -112,16 +114,18 @@ def check_pod(
 
 
 def check_guard(
-    group: NodeGroupSettings, limit_bytes: int, actors_bytes: int, fraction: float, path: str, problems: Problems
+    group: NodeGroupSettings, limit_bytes: int, serving_bytes: int, fraction: float, path: str, problems: Problems
 ) -> None:
-    """What replicas may take together, which the plan counts on, against the threshold at which they refuse work."""
-    # Shared memory and mapped files are no part of what the guard looks at.
-    peak_bytes, guard_bytes = actors_bytes + SYSTEM_FIXED_BYTES, math.floor(fraction * limit_bytes)
-    if peak_bytes > guard_bytes:
+    """What a pod takes while its replicas serve, which the plan counts on, against where they begin to refuse work."""
+    # Mapped files are no part of what the guard looks at; the object store is.
+    taken_bytes = serving_bytes + OBJECT_STORE_BYTES + SHM_SURPLUS_BYTES + SYSTEM_FIXED_BYTES
+    guard_bytes = math.floor(fraction * limit_bytes)
+    if taken_bytes > guard_bytes:
         problems.add(
             path,
-            f"replicas and Ray take up to {_gib(peak_bytes)} GiB of a worker pod's {_gib(limit_bytes)} GiB, with "
-            f"serving.memory_guard_fraction {fraction:g} work is refused from {_gib(guard_bytes)} GiB on; raise it, "
+            f"replicas that serve, the object store and Ray take up to {_gib(taken_bytes)} GiB of a worker pod's "
+            f"{_gib(limit_bytes)} GiB, serving.memory_guard_fraction {fraction:g} refuses work from "
+            f"{_gib(guard_bytes)} GiB on; raise it, "
             f"{'raise pod_memory_gib, ' if group.pod_memory_gib is not None else ''}lower limits.max_ongoing_requests "
             "or choose a larger instance type",
         )

@@ -130,11 +130,3 @@ def test_the_policy_of_the_role_counts_variants(small_stack: Any) -> None:
     many = [{"name": f"v{n}", "uri": f"s3://models/{'x' * 60}-{n}/"} for n in range(80)]
     model = {"weights_gib": 0.01, "variants": many}
     assert "models: 81 URIs make a policy of" in refusal(small_stack(model=model))
-
-
-def test_memory_that_the_plan_counts_on_is_not_refused_by_the_guard(small_stack: Any) -> None:
-    pool = {"pod_memory_gib": 6}
-    assert planned(small_stack(pool=pool, serving={"memory_guard_fraction": 0.6})).pools
-    text = refusal(small_stack(pool=pool, serving={"memory_guard_fraction": 0.4}))
-    assert "replicas and Ray take up to 3.03 GiB of a worker pod's 6.00 GiB" in text
-    assert "with serving.memory_guard_fraction 0.4 work is refused from 2.40 GiB on" in text
