@@ -7,8 +7,20 @@ import time
 from pathlib import Path
 from types import ModuleType
 
-from benchmarks import killed_download, load_memory, measuring, replicas, store_to_module, warm_load
-from benchmarks.children import ROOT
+from benchmarks import (
+    killed_download,
+    load_memory,
+    measuring,
+    replicas,
+    serving_burst,
+    serving_memory,
+    serving_overload,
+    serving_request_cost,
+    serving_rollout,
+    store_to_module,
+    warm_load,
+)
+from benchmarks.children import ROOT, CaseFailed
 
 SECTIONS: dict[str, ModuleType] = {
     "Store to ready module": store_to_module,
@@ -16,7 +28,13 @@ SECTIONS: dict[str, ModuleType] = {
     "Peak memory of a load": load_memory,
     "Warm load": warm_load,
     "Killed download": killed_download,
+    "Serving: cost of a request": serving_request_cost,
+    "Serving: burst": serving_burst,
+    "Serving: overload": serving_overload,
+    "Serving: roll-out": serving_rollout,
+    "Serving: memory limit": serving_memory,
 }
+NO_FIGURES = "This run has no figures:"
 LIMITS = """## What these figures are not
 
 The store is nginx on loopback, on the same CPUs as the clients. Where a column says capped, nginx paces each connection
@@ -24,6 +42,10 @@ at 90 MiB/s, as S3 does; there is no round-trip time, no TLS, no throttling by S
 no NVMe and no S3 behind any figure here. Where CPUs are few, clients that need more of them lose more here than they
 would on a GPU node. Peers run with the options that `benchmarks/clients.py` shows, in the versions of
 `benchmarks/peers.py`.
+
+Serving runs in one Ray node, its clients, proxy, controller and replicas on the same CPUs: a start of eight replicas
+takes the CPU seconds of eight imports of torch, and latencies have the load generator's own share. A forward pass
+sleeps, as a GPU would leave the CPUs alone; it takes the same time for a small batch as for a full one.
 """
 
 
@@ -38,8 +60,13 @@ def document(sections: dict[str, str], environment: str, taken_s: float, day: st
 
 
 def section(module: ModuleType, options: list[str]) -> str:
-    """What a benchmark measures, in its own words, and its tables."""
-    return f"{(module.__doc__ or '').strip()}\n\n{module.run(module.options().parse_args(options))}"
+    """What a benchmark measures, in its own words, and its tables; or why it has none, so that the others go on."""
+    try:
+        tables = module.run(module.options().parse_args(options))
+    except (CaseFailed, measuring.OursFailed) as failure:
+        tables = f"{NO_FIGURES} {failure}"
+        print(tables, file=sys.stderr)
+    return f"{(module.__doc__ or '').strip()}\n\n{tables}"
 
 
 def main() -> None:
@@ -56,9 +83,11 @@ def main() -> None:
     page = document(sections, environment, time.monotonic() - started, day)
     if arguments.only:
         print(page)
-        return
-    arguments.output.write_text(page, encoding="utf-8")
-    print(f"wrote {arguments.output}", file=sys.stderr)
+    else:
+        arguments.output.write_text(page, encoding="utf-8")
+        print(f"wrote {arguments.output}", file=sys.stderr)
+    if any(NO_FIGURES in text for text in sections.values()):
+        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,10 @@ MIB = 1024**2
 _NAMED_PACKAGES = ("torch", "safetensors", "boto3", "awscrt", "ray")
 
 
+class OursFailed(SystemExit):
+    """Ours gave no result, so that there is nothing to compare."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Spread:
     """Median and range of the rounds."""
@@ -52,7 +56,7 @@ def interleave(cases: Sequence[str], rounds: int, measure: Callable[[str], T], t
 
     The order turns by one each round: a case must not always come after the same one. A case that fails is not run
     again, whatever it measured before is dropped, and its text is kept. Where ours fails there is nothing to compare:
-    SystemExit.
+    :class:`OursFailed`.
     """
     results: dict[str, list[T]] = {case: [] for case in cases}
     failures: dict[str, str] = {}
@@ -66,7 +70,7 @@ def interleave(cases: Sequence[str], rounds: int, measure: Callable[[str], T], t
                 results[case].append(measure(case))
             except CaseFailed as failure:
                 if case.startswith("ours"):
-                    raise SystemExit(f"{case}: {failure}") from failure
+                    raise OursFailed(f"{case}: {failure}") from failure
                 failures[case] = str(failure)
                 print(f"  {failure}", file=sys.stderr, flush=True)
     return Rounds(results={case: found for case, found in results.items() if case not in failures}, failures=failures)
@@ -104,9 +108,9 @@ def parser(description: str | None, *, rounds: int) -> argparse.ArgumentParser:
 
 
 def selected(cases: Sequence[str], texts: str | None) -> list[str]:
-    """The cases whose name has one of the comma-separated texts; all of them without any."""
-    wanted = [text.strip() for text in texts.split(",")] if texts else [""]
-    found = [case for case in cases if any(text in case for text in wanted)]
+    """The cases whose name has one of the comma-separated texts, in any case; all of them without any."""
+    wanted = [text.strip().lower() for text in texts.split(",")] if texts else [""]
+    found = [case for case in cases if any(text in case.lower() for text in wanted)]
     if not found:
         raise SystemExit(f"--cases {texts}: no case has such a name; there are: {'; '.join(cases)}")
     return found

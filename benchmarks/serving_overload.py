@@ -1,9 +1,10 @@
 """Four times the requests that the replicas can answer: what becomes of those accepted, and of the rest.
 
 Two replicas whose forward pass takes 0.2 s for a batch of any size (it sleeps: the CPUs are not the limit). Each round
-measures one case without load (one client), at its peak (closed loop), and then with an open loop at four times its own
-peak. Ours has the package's default limits. Plain Serve has its own defaults, with ``@serve.batch``; a request without
-an answer 3 s after the load's end counts as given up. A refusal is a 503 or 429.
+measures one case without load (one client), at its peak (the better of two closed loops, with as many clients as the
+batches hold and with twice as many), and then with an open loop at four times its own peak. Ours has the package's
+default limits. Plain Serve has its own defaults, with ``@serve.batch``; a request without an answer 3 s after the
+load's end counts as given up. A refusal is a 503 or 429.
 """
 
 import argparse
@@ -25,6 +26,7 @@ REPLICAS = 2
 TIMES = 4
 BATCH = 8
 _MS = 1000
+_PEAK_S = 3.0
 
 CASES: dict[str, dict[str, Any]] = {
     "ours": {"limits": {}},
@@ -86,11 +88,8 @@ def measure(host: ServeHost, name: str, seconds: float) -> Overload:
     """One case that is deployed: unloaded, peak, overload."""
     url = host.url(f"/{name}")
     before = host.call("pids", name=name)
-    unloaded = [one.latency_s for one in Load(url=url, seconds=4).run() if one.ok]
-    peak_s = 4.0
-    full = Load(url=url, seconds=peak_s, clients=REPLICAS * BATCH * 2).run()
-    # The first second fills the batches.
-    peak = sum(one.ok and 1 < one.ended_s - full[0].sent_s <= peak_s for one in full) / (peak_s - 1)
+    unloaded = [one.latency_s for one in Load(url=url, seconds=3).run() if one.ok]
+    peak = max(_peak(url, times) for times in (1, 2))
     if not unloaded or not peak:
         raise CaseFailed("it answers nothing, even without load")
     found = Load(url=url, seconds=seconds, rate=TIMES * peak).run()
@@ -103,6 +102,12 @@ def measure(host: ServeHost, name: str, seconds: float) -> Overload:
         **overload_of(found, seconds=seconds),
         replicas_lost=len(set(before) - set(host.call("pids", name=name))),
     )
+
+
+def _peak(url: str, times: int) -> float:
+    """Answers a second with that many batches' clients at each replica; the first second fills the batches."""
+    full = Load(url=url, seconds=_PEAK_S, clients=REPLICAS * BATCH * times).run()
+    return sum(one.ok and 1 < one.ended_s - full[0].sent_s <= _PEAK_S for one in full) / (_PEAK_S - 1)
 
 
 def run(arguments: argparse.Namespace) -> str:
