@@ -133,7 +133,7 @@ def test_pods_without_a_role_of_their_own_find_no_credentials() -> None:  # UR-0
     assert graph.of_type("aws:iam/rolePolicy:RolePolicy") == []
 
 
-def test_bounds_labels_and_taint_reach_the_node_group() -> None:
+def test_bounds_labels_and_taint_reach_the_node_group() -> None:  # UR-067
     inputs = built(min_nodes=1, labels={"tier": "gpu", "eks-gpu-serving/pool": "mine"}, pool="l4-pool").one(NODE_GROUP)
 
     assert inputs.inputs["scalingConfig"] == {"minSize": 1, "maxSize": 4, "desiredSize": 1}

@@ -10,7 +10,14 @@ from eks_gpu_serving.planning.instances import instance_problem, instance_types
 from eks_gpu_serving.planning.plan import RefusedError, plan
 from eks_gpu_serving.planning.refusals import CACHE_DISK_FRACTION
 from eks_gpu_serving.settings import StackSettings
-from ray_model_serving.contract.memory import MIB, actor_memory_bytes, needed_pod_bytes
+from ray_model_serving.contract.memory import (
+    CUDA_CONTEXT_BYTES,
+    MIB,
+    SYSTEM_FIXED_BYTES,
+    actor_memory_bytes,
+    needed_pod_bytes,
+    usable_device_bytes,
+)
 from ray_model_serving.contract.problems import SettingsError
 from ray_model_serving.contract.settings import Device
 
@@ -169,6 +176,12 @@ def stacks(draw):
                     "num_cpus": draw(st.sampled_from([0.1, 0.5, 1])),
                     "num_gpus": size,
                     "device": "cuda" if size else "cpu",
+                    "dtype": draw(st.sampled_from(["auto", "auto", "float16", "float32"])),
+                    "keep_converted": draw(st.booleans()),
+                    "variants": [
+                        {"name": f"v{n}", "uri": draw(st.sampled_from(["s3://bucket/v/", "file:///models/v/"]))}
+                        for n in range(draw(st.sampled_from([0, 0, 1, 3])))
+                    ],
                     "min_replicas": draw(st.integers(0, most)),
                     "max_replicas": most,
                 }
@@ -181,6 +194,16 @@ def stacks(draw):
         "models": models,
         "ray": {"image": "r/serving:1-ray2.60.0", "upgrade": upgrade},
     }
+
+
+def guarded(pool, members) -> float:
+    """What a full pod takes while nobody loads: the least that its guard has to let pass."""
+    on_gpus = [m for m in members if m.settings.device is Device.CUDA]
+    on_cpus = [m for m in members if m.settings.device is Device.CPU]
+    taken = sum(actor_memory_bytes(m.settings) for m in on_cpus) + SYSTEM_FIXED_BYTES + pool.pod.shm_bytes
+    return taken + max(
+        (m.replicas_per_pod * (actor_memory_bytes(m.settings) - m.settings.host_peak_bytes) for m in on_gpus), default=0
+    )
 
 
 @given(stacks())
@@ -217,6 +240,19 @@ def test_whatever_is_planned_fits_and_whatever_does_not_fit_is_refused(mapping) 
         assert pool.min_nodes <= pool.nodes_at_rest <= pool.nodes_at_peak or pool.nodes_at_rest == pool.min_nodes
         assert pool.nodes_at_rest == max(pool.min_nodes, math.ceil(pool.min_pods / pool.pods_per_node))
         assert pool.nodes_at_rest <= pool.max_nodes
-        downloads = [m.settings.weights_bytes for m in members if m.settings.uri.startswith("s3://")]
-        needed = 2 * sum(downloads) + max(downloads, default=0)
+        usable = usable_device_bytes(pool.instance.gpu_memory_mib * MIB)
+        for model in on_gpus:
+            held = model.settings.gpu_bytes + bool(model.settings.variants) * model.settings.weights_bytes
+            needed = CUDA_CONTEXT_BYTES + held / max(1, model.settings.num_gpus)
+            assert needed <= usable * min(1, model.settings.num_gpus), "a loaded variant has its place beside the model"
+        assert guarded(pool, members) <= capacity.serving.memory_guard_fraction * pool.pod.limit_bytes
+        copies = {"auto": 0, "float16": 1, "float32": 2}
+        kept, made = 0, 0
+        for model in (m.settings for m in members):
+            copy = copies[model.dtype.value] * model.keep_converted * model.weights_bytes
+            for uri in (model.uri, *(variant.uri for variant in model.variants)):
+                if uri.startswith("s3://"):
+                    kept += model.weights_bytes + copy
+                    made = max(made, model.weights_bytes, copy)
+        needed = 2 * kept + made
         assert needed <= capacity.serving.cache_budget_bytes <= CACHE_DISK_FRACTION * pool.disk_bytes

@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -88,6 +90,33 @@ def test_a_prefetch_that_fails_or_hangs_does_not_keep_the_pod_from_starting(
         assert command.startswith(f'timeout "$(cat {PREFETCH_LIST_DIRECTORY}/{item["path"]})" ray-model fetch ')
         assert data[item["key"]] == f"{capacity.timeouts.prefetch_deadline_s:.0f}\n"
         assert " || echo " in command, "the replica fetches for itself, where its state can be seen"
+
+
+@pytest.mark.parametrize(
+    ("deadline", "program", "said"),
+    [
+        ("300\n", "exit 0", ""),
+        ("300\n", "exit 1", "prefetch ended with status 1 "),
+        ("0.1\n", "exec sleep 60", "prefetch ended with status 124 "),
+        (None, "exit 0", "prefetch ended with status 125 "),
+    ],
+    ids=["fetched", "failed", "out of time", "no deadline"],
+)
+def test_the_command_of_a_prefetch_always_ends_well(
+    deadline: str | None, program: str, said: str, tmp_path: Path, manifest: dict[str, Any]
+) -> None:
+    command = workers(manifest)[0]["initContainers"][1]["command"]
+    fake = tmp_path / "ray-model"
+    fake.write_text(f"#!/bin/sh\n{program}\n")
+    fake.chmod(0o755)
+    if deadline is not None:
+        (tmp_path / "deadline_s").write_text(deadline)
+    line = command[-1].replace(PREFETCH_LIST_DIRECTORY, str(tmp_path))
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    done = subprocess.run([*command[:-1], line], env={"PATH": path}, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, "an init container that fails would restart for ever, unseen"
+    assert done.stdout.startswith(said)
+    assert bool(done.stdout) == bool(said)
 
 
 def test_each_pool_fetches_its_own_models_and_only_those_in_s3(several: Callable[..., StackSettings]) -> None:

@@ -1,6 +1,8 @@
 """The Serve application that the cluster is told to run."""
 
 import dataclasses
+import itertools
+import typing
 from collections.abc import Callable
 from importlib.metadata import requires
 from pathlib import Path
@@ -30,23 +32,50 @@ def document(settings: StackSettings, capacity: CapacityPlan) -> dict[str, Any]:
     return yaml.safe_load(serve_config(settings, capacity, model_role_arn=ROLE))
 
 
+def models_of(hint: Any) -> list[type[BaseModel]]:
+    """The schemas that a field's type names, however deep."""
+    if isinstance(hint, type) and issubclass(hint, BaseModel):
+        return [hint]
+    return [model for part in typing.get_args(hint) for model in models_of(part)]
+
+
 def undeclared(model: type[BaseModel], given: dict[str, Any], path: str) -> list[str]:
-    """Keys that Ray's schemas accept without a word and then ignore."""
-    return [f"{path}.{key}" for key in given if key not in model.model_fields]
+    """Keys that Ray's schemas accept without a word and then ignore, here and in what is inside."""
+    found = [f"{path}.{key}" for key in given if key not in model.model_fields]
+    for key in set(given) & set(model.model_fields):
+        items = given[key] if isinstance(given[key], list) else [given[key]]
+        parts = models_of(model.model_fields[key].annotation) or EXTRA.get((model, key), [])
+        for part, item in itertools.product(parts[:1], items):
+            if isinstance(item, dict):
+                found += undeclared(part, item, f"{path}.{key}")
+    return found
+
+
+# Ray declares this part as a plain mapping and reads it with this schema.
+EXTRA: dict[tuple[type[BaseModel], str], list[type[BaseModel]]] = {
+    (schema.DeploymentSchema, "autoscaling_config"): [AutoscalingConfig],
+}
 
 
 def test_serve_reads_every_key(document: dict[str, Any]) -> None:  # UR-016
-    found = undeclared(schema.ServeDeploySchema, document, "")
-    found += undeclared(schema.HTTPOptionsSchema, document["http_options"], "http_options")
-    for application in document["applications"]:
-        found += undeclared(schema.ServeApplicationSchema, application, "application")
-        for deployment in application["deployments"]:
-            found += undeclared(schema.DeploymentSchema, deployment, deployment["name"])
-            options = deployment["ray_actor_options"]
-            found += undeclared(schema.RayActorOptionsSchema, options, f"{deployment['name']}.ray_actor_options")
-            scaling = deployment.get("autoscaling_config", {})
-            found += undeclared(AutoscalingConfig, scaling, f"{deployment['name']}.autoscaling_config")
-    assert found == [], "the schemas take unknown keys silently: the application would run with Ray's defaults"
+    assert undeclared(schema.ServeDeploySchema, document, "") == [], (
+        "the schemas take unknown keys silently: the application would run with Ray's defaults"
+    )
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["", "http_options", "applications.0", "applications.0.deployments.0"]
+    + [f"applications.0.deployments.0.{part}" for part in ("ray_actor_options", "autoscaling_config")],
+)
+def test_a_key_that_serve_does_not_read_is_found(place: str, document: dict[str, Any]) -> None:  # UR-016
+    part: Any = document
+    for name in filter(None, place.split(".")):
+        part = part[int(name)] if name.isdigit() else part[name]
+    part["max_concurrent_queries"] = 2
+    assert [path.rpartition(".")[2] for path in undeclared(schema.ServeDeploySchema, document, "")] == [
+        "max_concurrent_queries"
+    ]
 
 
 def test_serve_takes_the_document_as_it_is(document: dict[str, Any]) -> None:  # UR-016
