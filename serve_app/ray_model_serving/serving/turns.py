@@ -3,7 +3,8 @@
 """Ray's side of a replica that asks to be replaced: its place in the deployment, and the lease in Ray's store."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import cast
 
 from ray import serve
 from ray.experimental import internal_kv
@@ -60,7 +61,8 @@ class ReplicaTurn:
         if not self._lease.take():
             return False
         deployment = serve.status().applications[self._application].deployments[self._deployment]
-        states = {state.value: count for state, count in deployment.replica_states.items()}
+        # Declared with an enum of texts, and plain texts where it comes from the controller (Ray 2.60).
+        states = cast("Mapping[str, int]", deployment.replica_states)
         if may_leave(states, min_replicas=self._min_replicas):
             return True
         self._lease.give_back()

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ray_model_serving.contract.errors import ModelServingError
 from ray_model_serving.model import ServedModel
 
 if TYPE_CHECKING:
@@ -38,6 +39,22 @@ class Times(ServedModel):
 
         with torch.inference_mode():
             return self.module(torch.tensor([[float(value)] for value in inputs]))[:, 0].tolist()
+
+
+class FailsAtFirst(Times):
+    """The first build of a node fails as a store does that is busy."""
+
+    def build(self, directory: Path) -> "torch.nn.Module":
+        first = not Path(json.loads((directory / "config.json").read_text())["log"]).exists()
+        module = super().build(directory)
+        if first:
+            raise BusyStoreError("503 Slow Down")
+        return module
+
+
+class BusyStoreError(ModelServingError):
+    kind = "busy_store"
+    permanent = False
 
 
 class BrokenBuild(Times):
