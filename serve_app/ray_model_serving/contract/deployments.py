@@ -13,6 +13,7 @@ STATUS_PLACES = 4
 INGRESS_NAME = "Ingress"
 # The ingress only passes bytes on. Above 0, since an actor without CPUs could be placed on the head.
 INGRESS_CPUS = 0.25
+AUTOSCALING_POLICY = "ray_model_serving.serving.autoscaling:HoldWhileStarting"
 
 
 def deployment_options(model: ModelSettings) -> dict[str, object]:
@@ -35,6 +36,11 @@ def deployment_options(model: ModelSettings) -> dict[str, object]:
             "look_back_period_s": scaling.look_back_period_s,
             "upscale_delay_s": scaling.upscale_delay_s,
             "downscale_delay_s": scaling.downscale_delay_s,
+            "policy": {
+                "policy_function": AUTOSCALING_POLICY,
+                # A start that takes this long without one that ends hangs: it is at least twice the measured load.
+                "policy_kwargs": {"max_step": scaling.max_step, "max_start_s": scaling.downscale_delay_s},
+            },
         },
     }
 
