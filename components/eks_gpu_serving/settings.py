@@ -33,6 +33,7 @@ from ray_model_serving.contract.settings import (
     LoadMode,
     ModelDescription,
     Variant,
+    check_routes,
     check_unique,
 )
 
@@ -176,6 +177,7 @@ class StackSettings:
     def _check_unique(self, problems: Problems) -> None:
         check_unique(self.models, "models", "name", problems)
         check_unique(self.models, "models", "route", problems)
+        check_routes(self.models, "models", problems)
         check_unique(self.node_groups, "node_groups", "name", problems)
 
     def _check_tags(self, problems: Problems) -> None:

@@ -17,7 +17,7 @@ from eks_gpu_serving.planning.system_nodes import (
     DEFAULT_SYSTEM_NODES,
     SYSTEM_INSTANCES,
 )
-from eks_gpu_serving.planning.timeouts import connections_for, fetch_seconds, plan_timeouts, ready_seconds
+from eks_gpu_serving.planning.timeouts import MAX_READY_S, connections_for, fetch_seconds, plan_timeouts, ready_seconds
 from eks_gpu_serving.settings import StackSettings
 from ray_model_serving.contract.deployments import INGRESS_CPUS
 from ray_model_serving.contract.memory import (
@@ -113,6 +113,14 @@ def _resolved(settings: StackSettings, rate_cap: int | None, problems: Problems)
         group.name: math.ceil(ready_seconds(members[group.name], instance_types()[group.instance_type], rate_cap))
         for group in settings.node_groups
     }
+    for index, group in enumerate(settings.node_groups):
+        if expected_s[group.name] > MAX_READY_S:
+            problems.add(
+                f"node_groups[{index}] ({group.name})",
+                f"a replica on a new node is ready after {expected_s[group.name]} s, nearly all of it to fetch its "
+                f"models; the plan takes at most {MAX_READY_S} s: raise serving.rate_cap_mib_per_s or choose an "
+                "instance type with more network",
+            )
     return {
         model.name: with_load_time(
             model, sized[model.name], float(expected_s[settings.pool_of(model)]), f"models[{index}]", problems

@@ -24,6 +24,8 @@ _PROXY_DRAIN_S = 30.0
 # What a load may take over what it is expected to take, before it counts as stuck.
 _DEADLINE_FACTOR = 5
 _DEADLINE_FLOOR_S = 300
+# Delays and deadlines of the application are a day at most, and some are twice the time until a replica is ready.
+MAX_READY_S = 43_200
 
 
 def fetch_seconds(model: ModelSettings, instance: InstanceType, rate_cap_bytes_per_s: float | None = None) -> float:
@@ -59,6 +61,7 @@ def plan_timeouts(models: Sequence[ModelPlan]) -> Timeouts:
         by_pool[model.pool] = by_pool.get(model.pool, 0.0) + model.fetch_s
     slowest_s = max(by_pool.values())
     load_deadline_s = float(math.ceil(max(_DEADLINE_FLOOR_S, _DEADLINE_FACTOR * slowest_s)))
+    load_deadline_s = min(load_deadline_s, 2.0 * MAX_READY_S)
     request_s = max(model.settings.limits.request_deadline_s for model in models)
     return Timeouts(
         load_deadline_s=load_deadline_s,

@@ -264,6 +264,7 @@ class ServingSettings:
     def check(self, path: str, problems: Problems) -> None:
         check_unique(self.models, at(path, "models"), "name", problems)
         check_unique(self.models, at(path, "models"), "route", problems)
+        check_routes(self.models, at(path, "models"), problems)
 
     def to_mapping(self) -> dict[str, object]:
         """The form that goes into the Serve application's ``args``."""
@@ -275,6 +276,24 @@ def check_unique(items: Sequence[object], path: str, key: str, problems: Problem
     values = readable(items, key)
     for value in sorted({value for value in values if values.count(value) > 1}):
         problems.add(path, f"{key} {value!r} is used {values.count(value)} times, each {key} is unique")
+
+
+def check_routes(models: Sequence[ModelDescription], path: str, problems: Problems) -> None:
+    """Report routes that belong to another model: of one of its variants, or of its state. The longest route answers a
+    request, so that nothing else would ever be heard there."""
+    taken: dict[str, str] = {}
+    for model in models:
+        with suppress(UnreadableError):
+            names = (*RESERVED_NAMES, *readable(model.variants, "name"))
+            taken |= {f"{model.route.rstrip('/')}/{name}": model.name for name in names}
+    for index, model in enumerate(models):
+        with suppress(UnreadableError):
+            if model.route in taken:
+                problems.add(
+                    at(f"{path}[{index}]", "route"),
+                    f"got {model.route!r}, which is a route of model {taken[model.route]!r}: of a variant or of its "
+                    "state",
+                )
 
 
 def _check_variants(variants: Sequence[Variant], path: str, problems: Problems) -> None:

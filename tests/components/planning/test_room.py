@@ -19,7 +19,7 @@ from ray_model_serving.contract.memory import (
     usable_device_bytes,
 )
 from ray_model_serving.contract.problems import SettingsError
-from ray_model_serving.contract.settings import Device
+from ray_model_serving.contract.settings import Device, ServingSettings
 
 TWELVE = {"instance_type": "g6.12xlarge"}
 CPU = {"device": "cpu", "num_gpus": 0}
@@ -192,6 +192,7 @@ def stacks(draw):
         "region": "us-east-1",
         "node_groups": pools,
         "models": models,
+        "serving": draw(st.sampled_from([{}, {}, {"rate_cap_mib_per_s": 1}])),
         "ray": {"image": "r/serving:1-ray2.60.0", "upgrade": upgrade},
     }
 
@@ -212,6 +213,7 @@ def test_whatever_is_planned_fits_and_whatever_does_not_fit_is_refused(mapping) 
         capacity = planned(mapping)
     except SettingsError:
         return
+    assert ServingSettings.from_mapping(capacity.serving.to_mapping()) == capacity.serving
     clusters = 2 if mapping["ray"]["upgrade"] == "new_cluster" else 1
     for pool in capacity.pools:
         members = [model for model in capacity.models if model.pool == pool.name]

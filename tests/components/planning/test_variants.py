@@ -1,5 +1,6 @@
 """Variants and converted copies: what they take on the device, in the cache, of the network and of IAM."""
 
+import re
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from eks_gpu_serving.planning.plan import RefusedError, plan
 from eks_gpu_serving.settings import StackSettings
 from ray_model_serving.contract.memory import GIB, actor_memory_bytes
 from ray_model_serving.contract.problems import SettingsError
+from ray_model_serving.contract.settings import ServingSettings
 
 PIN = "0123456789abcdef0123456789abcdef"
 
@@ -117,13 +119,46 @@ def test_production_pins_variants_as_it_pins_models(small_stack: Any) -> None:
     [
         ({"resident_gib": 2}, "resident_gib: got 2, the model has no variants"),
         ({"resident_gib": 0.5, "variants": variants(1)}, "resident_gib: got 0.5, must be at least weights_gib 1"),
-        ({"variants": [{"name": "status", "uri": "s3://m/a/"}]}, "variants[0].name: got 'status', the route that"),
+        (
+            {"variants": [{"name": "status", "uri": "s3://models/legal/"}]},
+            "variants[0].name: got 'status', the route that",
+        ),
         ({"variants": variants(1) * 2}, "variants: name 'v0' is used 2 times"),
         ({"variants": [{"name": "a", "uri": "s3://m/a/", "snapshot": PIN}]}, "did you mean 'snapshot_id'?"),
     ],
 )
 def test_variants_that_make_no_sense_are_refused(small_stack: Any, model: dict[str, Any], words: str) -> None:
     assert words in problems(small_stack(model=model))
+
+
+@pytest.mark.parametrize("name", ["legal", "status", "ready"])
+def test_a_route_that_is_another_models_is_refused_by_the_stack_and_by_the_application(
+    small_stack: Any, name: str
+) -> None:
+    mapping = small_stack(
+        model={"num_gpus": 0.5, "num_cpus": 0.5, "variants": [{"name": "legal", "uri": "s3://models/legal/"}]}
+    )
+    mapping["models"].append({**mapping["models"][0], "name": "other", "route": "/other"})
+    args = planned(mapping).serving.to_mapping()
+    assert ServingSettings.from_mapping(args).models[1].route == "/other"
+    expected = f"models[1].route: got '/embed/{name}', which is a route of model 'embedding'"
+    mapping["models"][1]["route"] = f"/embed/{name}"
+    assert expected in problems(mapping)
+    args["models"][1]["route"] = f"/embed/{name}"  # type: ignore[index]
+    with pytest.raises(SettingsError, match=re.escape(expected)):
+        ServingSettings.from_mapping(args)
+
+
+def test_a_fetch_that_takes_half_a_day_is_refused(small_stack: Any) -> None:
+    pool = {"instance_type": "g6.48xlarge"}
+    model = {"weights_gib": 40, "gpu_gib": 20, "host_peak_gib": 1, "num_gpus": 8}
+    for given in ({}, {"autoscaling": {"load_time_s": 60}}):
+        mapping = small_stack(pool=pool, model={**model, **given}, serving={"rate_cap_mib_per_s": 1})
+        capacity = planned(mapping)
+        assert capacity.timeouts.cold_ready_s == 279 + 40 * 1024
+        assert capacity.serving.load_deadline_s == 86_400, "five times as long is more than the application takes"
+        mapping["models"][0]["weights_gib"] = 60
+        assert "node_groups[0] (l4): a replica on a new node is ready after 61719 s, nearly all" in refusal(mapping)
 
 
 def test_the_policy_of_the_role_counts_variants(small_stack: Any) -> None:
