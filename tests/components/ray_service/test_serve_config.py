@@ -66,7 +66,10 @@ def test_serve_reads_every_key(document: dict[str, Any]) -> None:  # UR-016
 @pytest.mark.parametrize(
     "place",
     ["", "http_options", "applications.0", "applications.0.deployments.0"]
-    + [f"applications.0.deployments.0.{part}" for part in ("ray_actor_options", "autoscaling_config")],
+    + [
+        f"applications.0.deployments.0.{part}"
+        for part in ("ray_actor_options", "autoscaling_config", "autoscaling_config.policy")
+    ],
 )
 def test_a_key_that_serve_does_not_read_is_found(place: str, document: dict[str, Any]) -> None:  # UR-016
     part: Any = document

@@ -176,7 +176,11 @@ TABLE: dict[tuple[type, str], tuple[Any, Callable[[Graph], Any], Any]] = {
         lambda g: deployment(g)["autoscaling_config"]["downscale_delay_s"],
         999,
     ),
-    (StackAutoscaling, "max_step"): (2, lambda g: model(g)["autoscaling"]["max_step"], 2),
+    (StackAutoscaling, "max_step"): (
+        2,
+        lambda g: deployment(g)["autoscaling_config"]["policy"]["policy_kwargs"]["max_step"],
+        2,
+    ),
     (StackAutoscaling, "load_time_s"): (
         400,
         lambda g: (
