@@ -52,6 +52,22 @@ def test_plan_shows_every_number_that_a_person_needs(gpu_serving, stack) -> None
         assert words in result.output
 
 
+def test_plan_shows_how_many_variants_a_replica_holds_and_what_they_take(gpu_serving, project) -> None:
+    variants = [{"name": name, "uri": f"s3://models/{name}/"} for name in ("legal", "medical", "german")]
+    given = {"variants": variants, "resident_gib": 2, "gpu_gib": 1.5}
+    shown = gpu_serving("plan", "--stack", "dev", "--project", project(model=given)).output
+    (row,) = (line for line in shown.splitlines() if "embedding" in line and "GiB" in line)
+    cells = [cell.strip() for cell in row.split("│")]
+    assert "3, 2.00 GiB loaded" in cells
+    assert "3.50 GiB" in cells, "GPU memory is of the model and of what it has loaded"
+    document = json.loads(gpu_serving("plan", "--stack", "dev", "--json", "--project", project(model=given)).stdout)
+    (model,) = document["models"]
+    assert (model["device_bytes"], model["resident_variant_bytes"]) == (3.5 * 1024**3, 2 * 1024**3)
+    assert model["prefetched_variants"] == ["legal", "medical"]
+    without = gpu_serving("plan", "--stack", "dev", "--project", project()).output
+    assert any("none" in line.split("│")[7] for line in without.splitlines() if line.count("│") == 10)
+
+
 def test_plan_as_json_is_one_document_on_stdout(gpu_serving) -> None:
     result = gpu_serving("plan", "--stack", "dev", "--json", "--project", str(ROOT))
     document = json.loads(result.stdout)
