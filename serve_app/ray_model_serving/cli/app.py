@@ -39,6 +39,10 @@ BudgetOption = Annotated[
     float | None,
     typer.Option("--cache-budget-gib", min=0, help="Most GiB that the cache may hold; what is not in use is evicted."),
 ]
+RateOption = Annotated[
+    float | None,
+    typer.Option("--rate-cap-mib-s", min=1, help="Most MiB/s that all downloads into the cache take together."),
+]
 PinOption = Annotated[
     str | None, typer.Option("--snapshot-id", help="Refuse any other content than this id; inspect prints it.")
 ]
@@ -87,6 +91,7 @@ def fetch(
     exclude: ExcludeOption = _EXCLUDE,
     snapshot_id: PinOption = None,
     cache_budget_gib: BudgetOption = None,
+    rate_cap_mib_s: RateOption = None,
 ) -> None:
     """Bring a verified snapshot into the node's cache; with --list each model of the file, whatever happens to others.
 
@@ -100,6 +105,7 @@ def fetch(
         exclude=tuple(exclude),
         snapshot_id=snapshot_id,
         cache_budget_bytes=None if cache_budget_gib is None else int(cache_budget_gib * 1024**3),
+        rate_cap_bytes_per_s=None if rate_cap_mib_s is None else int(rate_cap_mib_s * 1024**2),
     )
     guarded(lambda: commands.fetch(uri, list_file, cache_dir, selection, as_json), as_json)
 
@@ -114,6 +120,7 @@ def load(
     exclude: ExcludeOption = _EXCLUDE,
     snapshot_id: PinOption = None,
     cache_budget_gib: BudgetOption = None,
+    rate_cap_mib_s: RateOption = None,
     model_class: Annotated[
         str | None, typer.Option("--model-class", help="Import path, module:Class; without it the tensors are mapped.")
     ] = None,
@@ -132,6 +139,7 @@ def load(
         exclude=tuple(exclude),
         snapshot_id=snapshot_id,
         cache_budget_bytes=None if cache_budget_gib is None else int(cache_budget_gib * 1024**3),
+        rate_cap_bytes_per_s=None if rate_cap_mib_s is None else int(rate_cap_mib_s * 1024**2),
     )
     guarded(lambda: commands.load(uri, cache_dir, selection, model_class, dtype, device, as_json), as_json)
 

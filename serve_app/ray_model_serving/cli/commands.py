@@ -12,7 +12,10 @@ from ray_model_serving.cli.output import SomeFailedError, UsageError, amount, pr
 from ray_model_serving.cli.prefetch_list import ListedModel, read_list
 from ray_model_serving.contract.errors import ModelServingError
 from ray_model_serving.contract.settings import Device, Dtype
+from ray_model_serving.model import ServedModel
+from ray_model_serving.model_class import BadModelClassError, new_model
 from ray_model_serving.store import ModelStore, Snapshot
+from ray_model_serving.store.report import joined
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +28,7 @@ class Selection:
     snapshot_id: str | None = None
     cache_budget_bytes: int | None = None
     rate_cap_bytes_per_s: int | None = None
+    connections: int | None = None
 
 
 def inspect(uri: str, selection: Selection, as_json: bool) -> None:
@@ -48,7 +52,9 @@ def fetch(uri: str | None, list_file: Path | None, cache_dir: Path, selection: S
         listed = read_list(list_file)
         if selection.cache_budget_bytes is None:
             selection = replace(selection, cache_budget_bytes=listed.cache_budget_bytes)
-        selection = replace(selection, rate_cap_bytes_per_s=listed.rate_cap_bytes_per_s)
+        if selection.rate_cap_bytes_per_s is None:
+            selection = replace(selection, rate_cap_bytes_per_s=listed.rate_cap_bytes_per_s)
+        selection = replace(selection, connections=listed.connections)
         _fetch_list(listed.models, cache_dir, selection, as_json)
         return
     with _ensure(cast("str", uri), cache_dir, selection) as snapshot:
@@ -65,11 +71,9 @@ def load(
     as_json: bool,
 ) -> None:
     """Fetch and load one model, and print what both cost."""
-    # torch takes seconds to import; a bad option or a failed fetch should not wait for it.
-    from ray_model_serving.cli.model_class import new_model
-
-    model = new_model(model_class) if model_class else None
+    model = _new_model(model_class) if model_class else None
     with _ensure(uri, cache_dir, selection) as snapshot:
+        # torch takes seconds to import; a bad option or a failed fetch should not wait for it.
         from ray_model_serving.loading import load as load_snapshot
         from ray_model_serving.loading.plain import build_plain
 
@@ -82,23 +86,22 @@ def load(
             device=device,
             ignore_keys=model.ignore_keys if model else (),
         )
-        _print_report(merged(snapshot.report.to_json(), loaded.report.to_json()), as_json)
+        _print_report(joined(snapshot.report.to_json(), loaded.report.to_json()), as_json)
 
 
-def merged(fetched: dict[str, Any], loaded: dict[str, Any]) -> dict[str, Any]:
-    """The report of fetch and load together; ``total`` is the sum of both."""
-    seconds = {**fetched["seconds"], **loaded["seconds"]}
-    del seconds["total"]  # it goes last
-    seconds["total"] = round(fetched["seconds"]["total"] + loaded["seconds"]["total"], 4)
-    return {**fetched, **loaded, "seconds": seconds}
+def _new_model(import_path: str) -> ServedModel:
+    try:
+        return new_model(import_path)
+    except BadModelClassError as error:
+        raise UsageError(f"--model-class: {error.message}", hint=error.hint) from error
 
 
 def _ensure(uri: str, cache_dir: Path, selection: Selection) -> Snapshot:
     store = ModelStore(
         cache_dir,
         endpoint_url=selection.endpoint_url,
+        connections=selection.connections,
         cache_budget_bytes=selection.cache_budget_bytes,
-        # The models of a list come one after another, before the replicas of their pod: the whole cap is theirs.
         max_bytes_per_s=selection.rate_cap_bytes_per_s,
     )
     with progress(uri) as listener:

@@ -25,6 +25,7 @@ class PrefetchList:
 
     models: tuple[ListedModel, ...] = setting(doc="the models to fetch")
     cache_budget_bytes: int | None = setting(None, doc="most bytes that the cache may hold", minimum=0)
+    connections: int | None = setting(None, doc="connections of one fetch; none: a default", minimum=1, maximum=256)
     rate_cap_bytes_per_s: int | None = setting(None, doc="most that downloads of the node take", minimum=1024**2)
 
 

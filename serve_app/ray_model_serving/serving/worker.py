@@ -1,6 +1,5 @@
 """What runs on a replica's one model thread: the class is imported, the model loaded, warmed up and asked."""
 
-import importlib
 import logging
 import time
 from collections.abc import Generator, Sequence
@@ -13,8 +12,10 @@ from ray_model_serving.contract.errors import ModelServingError
 from ray_model_serving.contract.settings import ModelSettings, ServingSettings
 from ray_model_serving.host_memory import Resident, resident
 from ray_model_serving.model import ServedModel
+from ray_model_serving.model_class import new_model
 from ray_model_serving.serving.slots import load_slot
 from ray_model_serving.store import FetchProgress, ModelStore, Snapshot
+from ray_model_serving.store.report import joined
 
 if TYPE_CHECKING:
     from ray_model_serving.loading.served import Served
@@ -22,28 +23,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("ray.serve")
 
 
-class BadModelClassError(ModelServingError):
-    """``model_class`` does not lead to a class of a model."""
-
-    kind = "bad_model_class"
-
-
 def create_model(model: ModelSettings) -> ServedModel:
-    """Import and instantiate the model engineer's class. Raises :class:`BadModelClassError`."""
-    module_name, _, class_name = model.model_class.partition(":")
-    hint = "write module:Class of a ServedModel that is installed in the serving image"
-    try:
-        found = getattr(importlib.import_module(module_name), class_name)
-    except (ImportError, AttributeError) as error:
-        raise BadModelClassError(f"model_class {model.model_class!r} can't be imported: {error}", hint=hint) from error
-    if not isinstance(found, type) or not issubclass(found, ServedModel):
-        raise BadModelClassError(f"model_class {model.model_class!r} is not a subclass of ServedModel", hint=hint)
-    try:
-        served = found()
-    except TypeError as error:
-        raise BadModelClassError(f"{model.model_class} can't be created: {error}", hint=hint) from error
-    served.max_batch_size = model.limits.max_batch_size
-    return served
+    """The model engineer's class, made. Raises :class:`BadModelClassError`."""
+    return new_model(model.model_class, max_batch_size=model.limits.max_batch_size)
 
 
 class ModelWorker:
@@ -80,7 +62,7 @@ class ModelWorker:
                 waited_s = self._load_once()
         assert self._snapshot is not None  # what a load leaves
         assert self._loaded is not None
-        self.report = _joined(self._snapshot.report.to_json(), self._loaded.report.to_json())
+        self.report = joined(self._snapshot.report.to_json(), self._loaded.report.to_json())
         self.report["started_at_s"] = round(started_at, 3)
         # The lock of the snapshot and the slot: both are time spent on other processes of the node.
         self.report["seconds"]["wait"] = round(self.report["seconds"]["wait"] + waited_s, 4)
@@ -151,7 +133,7 @@ class ModelWorker:
                     num_gpus=model.num_gpus,
                     layout=layout,
                     # The first replica of a node converts, the others map what it made.
-                    keep_converted=True,
+                    keep_converted=model.keep_converted,
                     budget_bytes=settings.cache_budget_bytes,
                 ),
             )
@@ -163,6 +145,7 @@ class ModelWorker:
             Path(settings.cache_root),
             baked_root=Path(settings.baked_root) if settings.baked_root else None,
             connections=settings.connections,
+            max_bytes_per_s=settings.rate_cap_bytes_per_s,
             cache_budget_bytes=settings.cache_budget_bytes,
             expected_role_arn=settings.expected_role_arn,
             deadline_s=max(1.0, end - time.monotonic()),
@@ -190,9 +173,3 @@ def _exit_is_an_error() -> Generator[None]:
         raise ModelServingError(
             f"the model class called sys.exit({error.code!r})", hint="raise an error instead"
         ) from error
-
-
-def _joined(fetch: dict[str, Any], load: dict[str, Any]) -> dict[str, Any]:
-    joined = {**fetch, **load}
-    joined["seconds"] = {**fetch["seconds"], **load["seconds"]}
-    return joined

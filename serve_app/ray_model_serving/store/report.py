@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from ray_model_serving.contract.cache_format import FileEntry, Manifest
 from ray_model_serving.store.locks import HeldLock
@@ -74,6 +75,14 @@ class Snapshot:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+
+def joined(fetched: Mapping[str, Any], loaded: Mapping[str, Any]) -> dict[str, Any]:
+    """The reports of a fetch and of a load as one; ``total`` is the sum of both, and last."""
+    seconds = {**fetched["seconds"], **loaded["seconds"]}
+    del seconds["total"]
+    seconds["total"] = round(fetched["seconds"]["total"] + loaded["seconds"]["total"], 4)
+    return {**fetched, **loaded, "seconds": seconds}
 
 
 def check_of(entry: FileEntry) -> str:

@@ -7,7 +7,8 @@ import pytest
 
 from ray_model_serving.contract.errors import ModelServingError
 from ray_model_serving.contract.settings import ServingSettings
-from ray_model_serving.serving.worker import BadModelClassError, ModelWorker, create_model
+from ray_model_serving.model_class import BadModelClassError
+from ray_model_serving.serving.worker import ModelWorker, create_model
 from ray_model_serving.store import ModelStore, Snapshot
 from ray_model_serving.store.errors import DirectoryNotFoundError
 from ray_model_serving.store.locks import open_lock
