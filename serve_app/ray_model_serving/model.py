@@ -50,6 +50,13 @@ class ServedModel(ABC):
         del value
         return None
 
+    def example_inputs(self) -> Sequence[Any] | None:
+        """Inputs of a small valid request, which ``ray-model warmup`` sends at the end; None for none.
+
+        Runs before the model is loaded, so without what :meth:`build` sets.
+        """
+        return None
+
     def cost(self, value: Any) -> int:
         """What one input costs in a batch, such as its tokens or pixels, at least 1; ``limits.max_batch_cost`` bounds
         the sum. Runs where :meth:`problem_with` runs, after it.

@@ -18,8 +18,8 @@ from ray_model_serving.contract.uris import uri_problem
 NAME_PATTERN = r"[a-z]([a-z0-9-]{0,30}[a-z0-9])?"
 # Above what any machine has; it keeps a size with too many digits out of every later computation.
 MAX_BYTES = 2**50
-# GET <route>/status and <route>/ready report; a variant of such a name could not be told from them.
-RESERVED_NAMES = ("status", "ready")
+# <route>/status, <route>/ready and <route>/warmup report; a variant of such a name could not be told from them.
+RESERVED_NAMES = ("status", "ready", "warmup")
 BUSY_STATUSES = (503, 429)
 # Ray counts resources in whole ten-thousandths and cuts off what is finer (FixedPoint, Ray 2.60).
 RAY_STEPS_PER_UNIT = 10_000

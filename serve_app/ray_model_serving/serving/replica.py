@@ -4,6 +4,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import ray
 import ray.serve
@@ -14,9 +15,11 @@ from starlette.responses import Response as HttpResponse
 from ray_model_serving.contract.settings import LoadMode, ServingSettings
 from ray_model_serving.host_memory import LimitReader
 from ray_model_serving.serving.exchange import Response
+from ray_model_serving.serving.gate import LoadFailedError
 from ray_model_serving.serving.guard import MemoryGuard
 from ray_model_serving.serving.service import ModelService
 from ray_model_serving.serving.turns import watch_for_leaks
+from ray_model_serving.serving.warmup import Everyone, is_warmup
 from ray_model_serving.serving.worker import ModelWorker, create_model
 from ray_model_serving.telemetry import Telemetry
 
@@ -45,16 +48,34 @@ class ModelReplica:
             cost=served.cost,
             guard=MemoryGuard(LimitReader().read, fraction=settings.memory_guard_fraction),
         )
+        self._route, self._everyone = model.route, Everyone(served.example_inputs())
+        self._waking: asyncio.Task[None] | None = None
         self._leak, self._watching = watch_for_leaks(settings, model, lambda: self._service.ongoing)
         if model.load_mode is LoadMode.BACKGROUND:
             await self._service.open()
 
     async def __call__(self, request: Request) -> HttpResponse:
-        return to_http(await self._service.answer(request.method, request.scope["path"], request.stream()))
+        path: str = request.scope["path"]
+        if is_warmup(request.method, path, self._route):
+            return to_http(await self._everyone.wake())
+        return to_http(await self._service.answer(request.method, path, request.stream()))
 
     async def forward(self, method: str, path: str, body: bytes) -> Response:
         """A request that the application's ingress passes on."""
+        if is_warmup(method, path, self._route):
+            return await self._everyone.wake()
         return await self._service.answer(method, path, _one_chunk(body))
+
+    async def wake(self) -> dict[str, object]:
+        """Start the load where nobody has, as a first request would, and say where it is. Never waits for it."""
+        if self._service.why_not_ready() and (self._waking is None or self._waking.done()):
+            self._waking = asyncio.create_task(self._load())
+            await asyncio.sleep(0)  # so that the status says that it began
+        return self._service.status()
+
+    async def _load(self) -> None:
+        with suppress(LoadFailedError):  # the status tells it
+            await self._service.open()
 
     async def check_health(self) -> None:
         """Raises only for what a new process would cure; a load in progress, long or failed, is not that."""

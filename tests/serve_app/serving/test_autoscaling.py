@@ -21,7 +21,14 @@ MAX_START_S = 600.0
 
 
 def load(**changes: Any) -> Load:
-    usual = {"ongoing": 0.0, "target_ongoing_requests": 2.0, "running": 1, "target": 1, "least": 1, "most": 8}
+    usual: dict[str, Any] = {
+        "ongoing": 0.0,
+        "target_ongoing_requests": 2.0,
+        "running": 1,
+        "target": 1,
+        "least": 1,
+        "most": 8,
+    }
     return Load(**{**usual, "now_s": 1000.0, **changes})
 
 
@@ -57,8 +64,14 @@ def test_without_traffic_nothing_is_added():  # UR-020
         assert replicas(load(running=running, target=target, least=0)) <= target
 
 
-CONFIG = {"min_replicas": 0, "max_replicas": 32, "target_ongoing_requests": 2.0, "look_back_period_s": 30.0}
-CONFIG |= {"upscale_delay_s": 30.0, "downscale_delay_s": MAX_START_S}
+CONFIG: dict[str, Any] = {
+    "min_replicas": 0,
+    "max_replicas": 32,
+    "target_ongoing_requests": 2.0,
+    "look_back_period_s": 30.0,
+    "upscale_delay_s": 30.0,
+    "downscale_delay_s": MAX_START_S,
+}
 
 
 class Simulated:
@@ -67,7 +80,7 @@ class Simulated:
     TICK_S = 10.0
 
     def __init__(self, *, start_s: float, max_step: int, least: int = 1) -> None:
-        self.config = AutoscalingConfig(**{**CONFIG, "min_replicas": least})
+        self.config = AutoscalingConfig.model_validate({**CONFIG, "min_replicas": least})
         # Serve's own wrapper, which applies the delays: what is tested is what runs in the controller.
         self.policy = _apply_autoscaling_config(HoldWhileStarting(max_step=max_step, max_start_s=MAX_START_S))
         self.start_s, self.least = start_s, least

@@ -34,6 +34,9 @@ class Times(ServedModel):
     def warm_up(self) -> None:
         self.predict_batch([0.0] * self.max_batch_size)
 
+    def example_inputs(self) -> Sequence[Any]:
+        return [3]
+
     def predict_batch(self, inputs: Sequence[Any]) -> Sequence[Any]:
         import torch
 
