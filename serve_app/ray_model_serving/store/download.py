@@ -55,6 +55,7 @@ class Download:
         journal: Journal,
         options: TransferOptions,
         deadline: float,
+        rate: RateCap,
     ) -> None:
         self._open_range = open_range
         self._translate = translate
@@ -62,7 +63,7 @@ class Download:
         self._journal = journal
         self._options = options
         self._deadline = deadline
-        self._rate = RateCap(options.max_bytes_per_s)
+        self._rate = rate
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._by_worker: dict[int, _Running] = {}

@@ -13,6 +13,7 @@ from ray_model_serving.store.locks import HeldLock
 from ray_model_serving.store.options import TransferOptions, part_bytes_for
 from ray_model_serving.store.parts import combined_checksums, merged, missing_parts, total_bytes
 from ray_model_serving.store.progress import Fetch
+from ray_model_serving.store.rate import node_rate_cap
 from ray_model_serving.store.room import allocated
 from ray_model_serving.store.s3_source import S3Source
 from ray_model_serving.store.staging import Staging, adopt, left_of, new_staging
@@ -91,6 +92,7 @@ def _download(
         fetch.phase("download", total),
         allocated(layout, staging, manifest, budget_bytes=budget_bytes, deadline=fetch.deadline),
         Journal(staging.path, manifest.snapshot_id, staging.present) as journal,
+        node_rate_cap(layout.locks, options.max_bytes_per_s) as rate,
     ):
         download = Download(
             open_range=lambda part: source.open_range(uri, part),
@@ -99,6 +101,7 @@ def _download(
             journal=journal,
             options=options,
             deadline=fetch.deadline,
+            rate=rate,
         )
         fetched = download.run(
             list(missing_parts(manifest.files, staging.present, part_bytes_for(total, options.connections))),

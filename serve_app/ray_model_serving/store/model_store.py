@@ -44,12 +44,13 @@ class ModelStore:
     """Resolves and fetches models. Safe to use from many processes of a node at once; one object, one thread at a time.
 
     ``connections`` bounds the requests at once; without it they follow from ``network_gbps``, the node's network
-    baseline, and without both there are 16. Memory in flight is half a MiB a connection. ``max_bytes_per_s`` caps this
-    process's downloads; who shares a node's link divides. ``cache_budget_bytes`` is the most that the cache may hold,
-    kept by evicting what is not in use; without it only the disk's free space counts. A connection that brings less
-    than half a MiB in ``stall_s`` is given up. ``deadline_s`` bounds one whole ``resolve`` or ``ensure``, waits and
-    retries included. With ``expected_role_arn`` nothing is read under any other identity. ``endpoint_url`` is used for
-    S3 and STS; without it AWS_ENDPOINT_URL and the AWS profile decide.
+    baseline, and without both there are 16. Memory in flight is half a MiB a connection. ``max_bytes_per_s`` caps all
+    downloads into this cache together: those that have it share it in equal parts, across processes and pods.
+    ``cache_budget_bytes`` is the most that the cache may hold, kept by evicting what is not in use; without it only the
+    disk's free space counts. A connection that brings less than half a MiB in ``stall_s`` is given up. ``deadline_s``
+    bounds one whole ``resolve`` or ``ensure``, waits and retries included. With ``expected_role_arn`` nothing is read
+    under any other identity. ``endpoint_url`` is used for S3 and STS; without it AWS_ENDPOINT_URL and the AWS profile
+    decide.
     """
 
     def __init__(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 # What one connection has in memory, what a dead process loses of it at most, and the least it must bring in stall_s.
 BLOCK_BYTES = 512 * 1024
-PART_BYTES, LARGE_PART_BYTES = 8 * 1024**2, 16 * 1024**2
+SMALL_PART_BYTES, PART_BYTES, LARGE_PART_BYTES = 4 * 1024**2, 8 * 1024**2, 16 * 1024**2
 
 # "One concurrent request for each 85-90 MB/s of desired network throughput" (read 2026-11):
 # https://docs.aws.amazon.com/AmazonS3/latest/userguide/optimizing-performance-design-patterns.html
@@ -48,9 +48,12 @@ def connections_for(network_gbps: float | None) -> int:
 
 
 def part_bytes_for(size_bytes: int, connections: int) -> int:
-    """The length of a range: 16 MiB where each connection has four or more to fetch, else 8 MiB.
+    """The length of a range: 16 MiB where each connection has four or more to fetch, 4 MiB where there is no range of
+    8 MiB for each, else 8 MiB.
 
     S3 advises 8 to 16 MB (the page above). A request costs botocore 1 to 2 ms of the interpreter, whatever its length;
     short ranges let the connections end together.
     """
-    return LARGE_PART_BYTES if size_bytes >= 4 * LARGE_PART_BYTES * connections else PART_BYTES
+    if size_bytes >= 4 * LARGE_PART_BYTES * connections:
+        return LARGE_PART_BYTES
+    return PART_BYTES if size_bytes >= PART_BYTES * connections else SMALL_PART_BYTES

@@ -15,6 +15,7 @@ from ray_model_serving.store.errors import StoreRefusedError, StoreUnavailableEr
 from ray_model_serving.store.journal import Journal, read_claims
 from ray_model_serving.store.options import BLOCK_BYTES, TransferOptions
 from ray_model_serving.store.parts import Part, missing_parts
+from ray_model_serving.store.rate import RateCap
 from ray_model_serving.store.retries import ShortBodyError
 
 _MIB = 1024**2
@@ -59,6 +60,7 @@ def run(directory: Path, open_range: Callable[[Part], Body], connections: int = 
             journal=journal,
             options=TransferOptions(connections=connections, stall_s=30),
             deadline=float("inf"),
+            rate=RateCap(None),
         )
         download.run(list(missing_parts([_ENTRY], {}, _MIB)), "s3://b/m/", lambda _: None)
         return download

@@ -23,7 +23,6 @@ from ray_model_serving.store.options import (
     MOST_CONNECTIONS,
     connections_for,
 )
-from ray_model_serving.store.rate import RateCap
 from ray_model_serving.store.retries import call, retry_after_s
 
 _KMS = (
@@ -175,7 +174,7 @@ def test_a_connection_that_only_trickles_is_given_up_and_the_rest_asked_for_anew
     proxy: RecordingProxy, bucket: Bucket, tmp_path: Path
 ):
     # UR-085: a byte now and then keeps every read time-out from passing.
-    files = large_model(7)
+    files = large_model(3)
     uri = bucket.put(files)
     slow = throttled(64 * 1024 / 0.4)
     proxy.rule = times(1, slow, only=lambda r: is_get(r) and r.path.endswith(".safetensors"))
@@ -189,10 +188,10 @@ def test_a_body_that_stops_half_way_ends_well_before_the_deadline(
     proxy: RecordingProxy, bucket: Bucket, tmp_path: Path
 ):
     # UR-085
-    files = large_model(7)
+    files = large_model(3)
     uri = bucket.put(files)
     over = threading.Event()
-    proxy.rule = times(1, stalled(3 * 1024**2, over), only=lambda r: is_get(r) and r.path.endswith(".safetensors"))
+    proxy.rule = times(1, stalled(2 * 1024**2, over), only=lambda r: is_get(r) and r.path.endswith(".safetensors"))
     started = time.monotonic()
     try:
         with ModelStore(tmp_path, endpoint_url=proxy.endpoint_url, stall_s=1.0).ensure(uri) as snapshot:
@@ -201,7 +200,7 @@ def test_a_body_that_stops_half_way_ends_well_before_the_deadline(
         over.set()
     assert time.monotonic() - started < 15
     starts = [get.range_start for get in proxy.object_gets() if get.path.endswith(".safetensors")]
-    assert starts == [0, 3 * 1024**2], "what had arrived is not asked for again"
+    assert starts == [0, 2 * 1024**2], "what had arrived is not asked for again"
 
 
 def test_a_store_that_stalls_for_ever_ends_at_the_deadline(proxy: RecordingProxy, bucket: Bucket, tmp_path: Path):
@@ -224,13 +223,6 @@ def test_a_capped_download_is_no_faster_than_its_cap(proxy: RecordingProxy, buck
     ModelStore(tmp_path, endpoint_url=proxy.endpoint_url, max_bytes_per_s=4 * 1024**2).ensure(uri).close()
     # The first block of each connection is not waited for.
     assert time.monotonic() - started > 0.8
-
-
-def test_the_cap_is_shared_by_all_who_ask():
-    cap = RateCap(1000)
-    delays = [cap.delay_s(500) for _ in range(4)]
-    assert delays == pytest.approx([0, 0.5, 1.0, 1.5], abs=0.2)
-    assert RateCap(None).delay_s(10**12) == 0
 
 
 @pytest.mark.parametrize(
