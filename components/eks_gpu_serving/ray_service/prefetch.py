@@ -75,9 +75,12 @@ def _deadline_key(pool: PoolPlan) -> str:
 def _prefetch_list(models: Sequence[ModelSettings], serving: ServingSettings) -> str:
     entries = [_entry(model, model) for model in models if is_download(model.uri)]
     entries += [_entry(model, variant) for model in models for variant in prefetched_variants(model)]
-    document: dict[str, object] = {"models": entries, "cache_budget_bytes": serving.cache_budget_bytes}
-    if serving.rate_cap_bytes_per_s is not None:
-        document["rate_cap_bytes_per_s"] = serving.rate_cap_bytes_per_s
+    shared = {
+        "cache_budget_bytes": serving.cache_budget_bytes,
+        "connections": serving.connections,
+        "rate_cap_bytes_per_s": serving.rate_cap_bytes_per_s,
+    }
+    document = {"models": entries, **{key: value for key, value in shared.items() if value is not None}}
     return json.dumps(document, indent=2) + "\n"
 
 

@@ -187,5 +187,6 @@ def test_what_is_listed_is_what_the_command_reads(small_stack: Any, tmp_path: Pa
         ("s3://models/other/", None),
         ("s3://models/legal/v1/", "1" * 32),
     ], "a replica holds one variant: the second is fetched when it is asked for, and no start waits for it"
+    assert listed.connections == capacity.serving.connections
     assert listed.cache_budget_bytes == capacity.serving.cache_budget_bytes
     assert listed.rate_cap_bytes_per_s == capacity.serving.rate_cap_bytes_per_s == 100 * 1024**2
