@@ -13,6 +13,7 @@ import typer
 from ray_model_serving.cli import cache, commands
 from ray_model_serving.cli.convert import convert
 from ray_model_serving.cli.output import EXIT_BAD_INPUT, UsageError, guarded, report_error
+from ray_model_serving.cli.warmup import warmup
 from ray_model_serving.contract.paths import CACHE_MOUNT_PATH
 from ray_model_serving.contract.settings import DEFAULT_EXCLUDE, Device, Dtype
 
@@ -145,6 +146,7 @@ def load(
 
 
 app.command()(convert)
+app.command()(warmup)
 
 
 def run(arguments: Sequence[str]) -> NoReturn:

@@ -153,17 +153,22 @@ class WarmupGate:
         end, pause_s = time.monotonic() + self.timeout_s, FIRST_PAUSE_S
         while True:
             left_s = max(1.0, end - time.monotonic())
-            details = serve_details(self.address, timeout_s=min(left_s, REQUEST_TIMEOUT_S))
-            pairs = chosen(details, self.application, self.model)
-            verdicts = [self._ask(details, *pair, left_s) for pair in pairs]
-            if pairs and all(verdict.ready or verdict.hopeless for verdict in verdicts):
-                return verdicts
-            if time.monotonic() + pause_s >= end:
-                if not pairs:
+            last = time.monotonic() + pause_s >= end
+            try:
+                details = serve_details(self.address, timeout_s=min(left_s, REQUEST_TIMEOUT_S))
+            except UnreachableError as error:  # a head that starts again comes back
+                if last:
+                    raise
+                say(str(error))
+            else:
+                pairs = chosen(details, self.application, self.model)
+                verdicts = [self._ask(details, *pair, left_s) for pair in pairs]
+                if pairs and (last or all(verdict.ready or verdict.hopeless for verdict in verdicts)):
+                    return verdicts
+                if last:
                     raise UnreachableError("Serve lists no model", hint="deploy an application first, or name it")
-                return verdicts
-            say("; ".join(f"{v.model}: {v.cause}" for v in verdicts if not v.ready) or "no model is listed yet")
-            time.sleep(pause_s)
+                say("; ".join(f"{v.model}: {v.cause}" for v in verdicts if not v.ready) or "no model is listed yet")
+            time.sleep(min(pause_s, left_s))
             pause_s = min(pause_s * 1.5, LONGEST_PAUSE_S)
 
     def _ask(self, details: Mapping[str, Any], application: str, model: str, left_s: float) -> Verdict:

@@ -29,7 +29,8 @@ def load(**changes: Any) -> Load:
         "least": 1,
         "most": 8,
     }
-    return Load(**{**usual, "now_s": 1000.0, **changes})
+    values: dict[str, Any] = {**usual, "now_s": 1000.0, **changes}
+    return Load(**values)
 
 
 def replicas(now: Load, waiting: Waiting | None = None, max_step: int = 4) -> int:
