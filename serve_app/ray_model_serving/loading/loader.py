@@ -16,7 +16,15 @@ from ray_model_serving.host_memory import tightest_limit
 from ray_model_serving.loading import gpu
 from ray_model_serving.loading.converted import ConvertedCopies, converted_copy
 from ray_model_serving.loading.errors import CheckpointMismatchError
-from ray_model_serving.loading.matching import check_complete, check_tied, match, tied_names
+from ray_model_serving.loading.matching import (
+    Named,
+    all_names,
+    check_complete,
+    check_shapes,
+    check_tied,
+    match,
+    tied_names,
+)
 from ray_model_serving.loading.meta import Build, build_on_meta
 from ray_model_serving.loading.preflight import check_device, check_host_memory
 from ray_model_serving.loading.report import LoadedModel, LoadReport
@@ -80,17 +88,22 @@ def load(
             check_device(checkpoint, dtype, device)
             gpu.prepare(device, gpu_fraction)
             module = build_on_meta(build, snapshot.path)
-            names = match(module, checkpoint, weights.aliases)
+            named = all_names(module)
+            check_shapes(named)
+            canonical = tied_names(named)
+            names = match(module, canonical, checkpoint, weights.aliases)
             clock.add("map", since)
             tensors = dict(_read(weights, checkpoint, dtype, device, clock))
             since = time.monotonic()
             check_tied(names, tensors)
-            _assign(module, names, tensors)
+            trained = {name for name, tensor in named if isinstance(tensor, torch.nn.Parameter)}
+            _assign(module, names, tensors, canonical, trained)
             _move_buffers(module, device)
-            check_complete(module)
+            named = all_names(module)
+            check_complete(named)
             module.eval()
-            for parameter in module.parameters():
-                parameter.requires_grad_(False)  # a scripted module has this for its parameters only
+            for _, tensor in named:
+                tensor.requires_grad_(False)  # a scripted module has this for its tensors only
             clock.add("map", since)
     except BaseException:
         if copy:
@@ -98,7 +111,7 @@ def load(
         raise
     report = LoadReport(
         seconds={**clock.seconds, "total": time.monotonic() - started},
-        model_bytes=model_bytes(module),
+        model_bytes=_model_bytes(named),
         peak_anon_bytes=sampler.peak_anon_bytes,
         peak_file_bytes=sampler.peak_file_bytes,
         gpu_peak_bytes=gpu.peak_bytes(device),
@@ -106,9 +119,9 @@ def load(
     return LoadedModel(module=module, report=report, copy=copy)
 
 
-def model_bytes(module: torch.nn.Module) -> int:
+def _model_bytes(named: Named) -> int:
     """Bytes of all parameters and buffers, tied ones once."""
-    tensors = {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}
+    tensors = {id(tensor): tensor for _, tensor in named}
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
 
 
@@ -127,10 +140,14 @@ def _read(
         yield name, tensor
 
 
-def _assign(module: torch.nn.Module, names: Mapping[str, str], tensors: Mapping[str, torch.Tensor]) -> None:
+def _assign(
+    module: torch.nn.Module,
+    names: Mapping[str, str],
+    tensors: Mapping[str, torch.Tensor],
+    canonical: Mapping[str, str],
+    trained: set[str],
+) -> None:
     """Give the module its tensors. Tied names get one Parameter object, or the tie would be cut."""
-    canonical = tied_names(module)
-    trained = {name for name, _ in module.named_parameters()}
     parameters: dict[str, torch.Tensor] = {}
     state: dict[str, torch.Tensor] = {}
     for name, source in names.items():

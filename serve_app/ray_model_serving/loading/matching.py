@@ -1,6 +1,6 @@
 """Does the checkpoint fit the module? Everything that does not is found before a weight is read, and said at once."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import chain
 
 import torch
@@ -14,19 +14,28 @@ _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """An integer of the same size, by bytes of an element."""
 
 
-def tied_names(module: torch.nn.Module) -> dict[str, str]:
+Named = Sequence[tuple[str, torch.Tensor]]
+"""Parameters and buffers of a module under all their names; walking a module for them is what a warm load waits for."""
+
+
+def all_names(module: torch.nn.Module) -> Named:
+    """Every parameter and buffer, those with several names under each."""
+    named = chain(module.named_parameters(remove_duplicate=False), module.named_buffers(remove_duplicate=False))
+    return list(named)
+
+
+def tied_names(named: Named) -> dict[str, str]:
     """Each tensor's name to the first name of the same tensor, such as an output layer to its embedding.
 
     Buffers count as parameters do: position tables are shared as well.
     """
     first: dict[int, str] = {}
-    named = chain(module.named_parameters(remove_duplicate=False), module.named_buffers(remove_duplicate=False))
     return {name: first.setdefault(id(tensor), name) for name, tensor in named}
 
 
-def check_shapes(module: torch.nn.Module) -> None:
+def check_shapes(named: Named) -> None:
     """Raises :class:`BuildFailedError` for a module whose tensors get their shapes in the first forward only."""
-    lazy = [name for name, tensor in (*module.named_parameters(), *module.named_buffers()) if is_lazy(tensor)]
+    lazy = [name for name, tensor in named if is_lazy(tensor)]
     if lazy:
         raise BuildFailedError(
             f"build() returned a module with {len(lazy)} tensors that have no shape yet:{first_few(lazy)}",
@@ -35,21 +44,21 @@ def check_shapes(module: torch.nn.Module) -> None:
         )
 
 
-def match(module: torch.nn.Module, checkpoint: Checkpoint, aliases: Mapping[str, str] | None = None) -> dict[str, str]:
+def match(
+    module: torch.nn.Module, canonical: Mapping[str, str], checkpoint: Checkpoint, aliases: Mapping[str, str]
+) -> dict[str, str]:
     """Every tensor that the module wants to the checkpoint's name for it; they differ for tied weights only.
 
-    ``aliases`` are names of tensors that the checkpoint has under another name, though the module does not tie them.
-    Raises :class:`CheckpointMismatchError` with missing, unexpected and wrongly shaped tensors, and the errors of
-    :func:`check_shapes`.
+    ``canonical`` is what :func:`tied_names` returned; ``aliases`` are names of tensors that the checkpoint has under
+    another name, though the module does not tie them.
+    Raises :class:`CheckpointMismatchError` with missing, unexpected and wrongly shaped tensors.
     """
-    check_shapes(module)
     wanted = {name: tuple(value.shape) for name, value in module.state_dict().items() if hasattr(value, "shape")}
-    canonical = tied_names(module)
     stored: dict[str, str] = {}
     for name in wanted:
         if name in checkpoint.tensors:
             stored.setdefault(canonical.get(name, name), name)
-    others = {name: to for name, to in (aliases or {}).items() if to in checkpoint.tensors}
+    others = {name: to for name, to in aliases.items() if to in checkpoint.tensors}
     sources = {name: stored.get(canonical.get(name, name), others.get(name)) for name in wanted}
     missing = [name for name, source in sources.items() if source is None]
     unexpected = [name for name in checkpoint.tensors if name not in wanted]
@@ -84,9 +93,8 @@ def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
     return torch.equal(one.view(bits), other.view(bits))
 
 
-def check_complete(module: torch.nn.Module) -> None:
+def check_complete(named: Named) -> None:
     """Raises :class:`LeftOnMetaError` with every tensor that has no value after the load."""
-    named = [*module.named_parameters(), *module.named_buffers()]
     left = [name for name, tensor in named if tensor.is_meta]
     if left:
         raise LeftOnMetaError(
