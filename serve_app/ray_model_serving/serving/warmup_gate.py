@@ -14,6 +14,7 @@ LONGEST_PAUSE_S = 5.0
 REQUEST_TIMEOUT_S = 15.0
 _GONE = ("STOPPING", "PENDING_MIGRATION")
 _INGRESS = "Ingress"
+_EVERY_INTERFACE = ("", "0.0.0.0", "::")  # noqa: S104
 
 
 class UnknownNameError(ModelServingError):
@@ -213,12 +214,14 @@ def _predict(url: str, body: bytes, timeout_s: float) -> tuple[str | None, bool]
 
 def _proxy_url(details: Mapping[str, Any]) -> str | None:
     # Each proxy reaches every replica through the broadcast, wherever it is.
-    port = (details.get("http_options") or {}).get("port") or 8000
+    options = details.get("http_options") or {}
+    host, port = options.get("host"), options.get("port") or 8000
     ips = [proxy["node_ip"] for proxy in details["proxies"].values() if proxy["status"] == "HEALTHY"]
     if not ips:
         return None
-    host = f"[{ips[0]}]" if ":" in ips[0] else ips[0]
-    return f"http://{host}:{port}"
+    if host in (None, *_EVERY_INTERFACE):
+        host = ips[0]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def _routes(application: Mapping[str, Any]) -> dict[str, str]:

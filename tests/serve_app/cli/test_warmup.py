@@ -26,7 +26,7 @@ class Cluster:
         ]
         self.prediction = 200
         self.seen: list[tuple[str, str | None, bytes]] = []
-        self.port = 0
+        self.port, self.host, self.node_ip = 0, "0.0.0.0", "127.0.0.1"
 
     def respond(self, path: str, token: str | None, body: bytes) -> tuple[int, str]:
         self.seen.append((path, token, body))
@@ -41,8 +41,12 @@ class Cluster:
     def document(self) -> dict[str, Any]:
         application: dict[str, Any] = {"status": self.status, "message": self.message, "route_prefix": "/embed"}
         application["deployments"] = {"embed": {**self.deployment, "replicas": self.replicas}}
-        proxies = {"node": {"node_ip": "127.0.0.1", "status": "HEALTHY"}}
-        return {"http_options": {"port": self.port}, "proxies": proxies, "applications": {"app": application}}
+        proxies = {"node": {"node_ip": self.node_ip, "status": "HEALTHY"}}
+        return {
+            "http_options": {"host": self.host, "port": self.port},
+            "proxies": proxies,
+            "applications": {"app": application},
+        }
 
 
 @pytest.fixture
@@ -94,6 +98,11 @@ def test_ready_is_0_after_a_real_request_with_the_models_own_example(warmup, clu
     assert document["ready"] is True
     assert document["models"][0]["replicas"][0]["replica_id"] == "a"
     assert cluster.seen[-1] == ("/embed", None, b'{"inputs": ["a text"]}')
+
+
+def test_a_proxy_on_loopback_only_is_asked_there_and_not_at_its_nodes_address(warmup, cluster):
+    cluster.node_ip, cluster.host = "192.0.2.1", "127.0.0.1"
+    assert warmup().exit_code == 0
 
 
 def test_inputs_and_body_replace_the_example(warmup, cluster, tmp_path):
