@@ -1,7 +1,8 @@
 """The clients, one function each: imports first, then a function that is timed and returns the ready module.
 
 Runs in the project's environment for ours and in the peers' environments for the rest. The process prints ``ready``
-after the imports, starts when a line comes in, prints JSON, and keeps the module until another line comes in.
+after the imports, starts when a line comes in and prints JSON, prints the digest of its weights at the next line, and keeps the module
+until another one comes in.
 """
 
 import argparse
@@ -245,15 +246,17 @@ def main() -> None:
     module = run()
     done = time.monotonic()
     after = os.times()
-    # The digest reads every weight, so that memory is counted with all pages in.
     result = {
         "seconds": done - started,
         "done": done,
         "cpu_s": sum(after[:4]) - sum(before[:4]),
-        "digest": checkpoints.digest(module),
         "notes": task.notes,
     }
     print(json.dumps(result), flush=True)
+    # When all are ready and not before: it takes the CPUs of those who still load. It reads every weight, so that
+    # memory is counted with all pages in.
+    sys.stdin.readline()
+    print(json.dumps({"digest": checkpoints.digest(module)}), flush=True)
     sys.stdin.readline()
 
 

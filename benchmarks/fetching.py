@@ -84,9 +84,10 @@ def _end(number: int, _frame: FrameType | None) -> None:
     sys.exit(f"ended by signal {number}")
 
 
-def check_digest(model: Model, digest: int) -> None:
-    """Raises :class:`CaseFailed` where a client did not deliver the store's weights."""
-    if digest != model.digest:
+def check_digest(model: Model, child: Child) -> None:
+    """Raises :class:`CaseFailed` where a client that is ready did not deliver the store's weights."""
+    child.go()
+    if child.result()["digest"] != model.digest:
         raise CaseFailed("the weights are not those in the store")
 
 

@@ -48,7 +48,8 @@ def measure(bench: Bench, model: Model, case: str, at: float) -> Killed:
     with bench.start(case, model, directory, capped=True) as again:
         again.await_ready()
         again.go()
-        check_digest(model, again.result()["digest"])
+        again.result()
+        check_digest(model, again)
     after = sum(one.body_bytes for one in bench.store.served(mark))
     return Killed(before=before / model.size_bytes, after=after / model.size_bytes)
 

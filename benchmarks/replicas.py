@@ -48,8 +48,8 @@ def measure(bench: Bench, model: Model, case: str, count: int, *, capped: bool) 
         for child in start:
             child.go()
         results = [child.result() for child in start]
-        for result in results:
-            check_digest(model, result["digest"])
+        for child in start:
+            check_digest(model, child)
         memory = sum(pss_bytes(child.pid) for child in start) - before
         # Not served(): clients that live on keep their connections, but all their requests have ended.
         served = bench.store.logged_bytes(mark)
@@ -57,7 +57,8 @@ def measure(bench: Bench, model: Model, case: str, count: int, *, capped: bool) 
             late.await_ready()
             mark = bench.store.mark()
             late.go()
-            check_digest(model, late.result()["digest"])
+            late.result()
+            check_digest(model, late)
             late_served = bench.store.logged_bytes(mark)
     return Start(
         seconds=max(result["done"] for result in results) - began,

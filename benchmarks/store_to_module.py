@@ -62,7 +62,7 @@ def measure(bench: Bench, column: Column, case: str) -> dict[str, Any]:
         touch_memory(2 * model.size_bytes)
         child.go()
         result = child.result()
-    check_digest(model, result["digest"])
+        check_digest(model, child)
     return result
 
 

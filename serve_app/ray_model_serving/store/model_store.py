@@ -37,6 +37,8 @@ log = logging.getLogger(__name__)
 DEFAULT_DEADLINE_S = 3600.0
 DEFAULT_STALL_S = 30.0
 _POLL_S = 0.1
+# Who waits looks soon at first and never later than this part of what it has waited.
+_POLL_LEAST_S, _POLL_FRACTION = 0.01, 0.05
 _LOOK_UP_TRIES, _LOG_WAIT_S = 20, 30.0
 
 
@@ -200,7 +202,8 @@ class ModelStore:
 
         Those who waited look for themselves: the one they waited for may have failed.
         """
-        identity, told_s = manifest.snapshot_id, time.monotonic()
+        identity, started = manifest.snapshot_id, time.monotonic()
+        told_s = started
         while True:
             if cache.find_whole(self._layout, identity, manifest) is not None:
                 return True
@@ -218,7 +221,8 @@ class ModelStore:
             if time.monotonic() > told_s + _LOG_WAIT_S:
                 told_s += _LOG_WAIT_S
                 log.info("waiting for %s, which holds the lock of snapshot %s", lock.holder(), identity)
-            time.sleep(_POLL_S)
+            waited_s = time.monotonic() - started
+            time.sleep(min(_POLL_S, max(_POLL_LEAST_S, _POLL_FRACTION * waited_s)))
 
     def _held_whole(self, lock: HeldLock, manifest: Manifest) -> bool:
         """Take the lock shared and look again: converting a lock is not atomic, and an evictor may come between."""
