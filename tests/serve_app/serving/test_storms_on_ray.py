@@ -1,7 +1,6 @@
 """Start storms on real Serve: the controller asks for no more while a replica starts, and loads take turns."""
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 from ray.serve.context import _get_global_client
@@ -75,19 +74,18 @@ def test_replicas_of_a_node_that_start_together_load_one_after_another(
     with running_serve.client() as http:
         assert len(http.post(f"{route}/warmup").json()["replicas"]) == 3
         for loads in (1, 2, 3):
-            wait_until(lambda: model.builds() >= loads)  # noqa: B023 - called at once
+            wait_for_builds(model, loads)
             let_go = model.wait_until_held()
             states = [replica["state"] for replica in http.post(f"{route}/warmup").json()["replicas"]]
             assert states.count("ready") == loads - 1
             assert states.count("loading") == 4 - loads, "all asked to load"
             assert model.builds() == loads, "the others wait for the node's slot"
             let_go()
-        wait_until(lambda: all(one["ready"] for one in http.post(f"{route}/warmup").json()["replicas"]))
 
 
-def wait_until(holds: Callable[[], bool]) -> None:
+def wait_for_builds(model: Any, count: int) -> None:
     for _ in range(600):
-        if holds():
+        if model.builds() >= count:
             return
         time.sleep(0.05)
-    raise AssertionError("it did not come within half a minute")
+    raise AssertionError(f"no load number {count} within half a minute")
