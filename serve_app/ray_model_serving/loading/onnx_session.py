@@ -4,6 +4,7 @@ Proven on the CPU. CUDA and TensorRT are chosen where ONNX Runtime has them; tha
 tests have no GPU.
 """
 
+import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import onnxruntime
+import torch
 
 from ray_model_serving.contract.settings import Device, Dtype
 from ray_model_serving.host_memory import tightest_limit
@@ -20,10 +22,12 @@ from ray_model_serving.loading.errors import (
     UnsupportedCheckpointError,
 )
 from ray_model_serving.loading.onnx_file import external_files
-from ray_model_serving.loading.preflight import check_needed
+from ray_model_serving.loading.pickles import read_through
+from ray_model_serving.loading.preflight import check_device_bytes, check_needed
 from ray_model_serving.loading.report import LoadReport
 from ray_model_serving.loading.sampler import PeakSampler
 from ray_model_serving.store import Snapshot
+from ray_model_serving.store.disk import network_type
 from ray_model_serving.store.errors import InvalidModelFileError, NoWeightsError
 
 # Anonymous peak over the bytes of the weights. Measured with onnxruntime 1.32: weights inside the file are parsed into
@@ -31,6 +35,8 @@ from ray_model_serving.store.errors import InvalidModelFileError, NoWeightsError
 # those in an external file are mapped (0.00) or packed (1.00).
 _INLINE_FACTOR = 2.0
 _PACKED_FACTOR = 1.0
+
+log = logging.getLogger(__name__)
 
 Providers = list[tuple[str, dict[str, str]]]
 
@@ -74,6 +80,9 @@ def load_session(
         needed_bytes += int(prepack * _PACKED_FACTOR * external_bytes)
         check_needed(needed_bytes, f"an ONNX session on {device.value}", host_peak_bytes, tightest_limit())
         providers = choose_providers(onnxruntime.get_available_providers(), device, engines)
+        if device is Device.CUDA and torch.cuda.is_available():  # with a torch for the CPU nobody here knows
+            check_device_bytes(inline_bytes + external_bytes)
+        _read_ahead(snapshot, path)
         options = session_options(threads, prepack=prepack)
         try:
             session = onnxruntime.InferenceSession(snapshot.path / path, options, providers=providers)
@@ -95,6 +104,18 @@ def load_session(
         peak_file_bytes=sampler.peak_file_bytes,
     )
     return LoadedSession(session=session, report=report)
+
+
+def _read_ahead(snapshot: Snapshot, path: str) -> None:
+    """On a network file system, read all files in large pieces first: ONNX Runtime maps external weights, and would
+    fetch them there page by page.
+    """
+    network = network_type(snapshot.path)
+    if network is None:
+        return
+    log.warning("%s is on %s: its weights are read in large pieces first; use the node's cache", snapshot.path, network)
+    for name in [path, *sorted(_external(snapshot, path))]:
+        read_through(snapshot.path / name)
 
 
 def choose_providers(available: Sequence[str], device: Device, engines: Path | None) -> Providers:
@@ -147,11 +168,15 @@ def _onnx_file(snapshot: Snapshot, wanted: str | None) -> str:
 def _weights(snapshot: Snapshot, path: str) -> tuple[int, int]:
     """Bytes in the ONNX file, and bytes of its external files."""
     sizes = {entry.path: entry.size_bytes for entry in snapshot.manifest.files}
-    parent = path.rpartition("/")[0]
-    external = {f"{parent}/{name}" if parent else name for name in external_files(snapshot.path / path)}
+    external = _external(snapshot, path)
     if lost := sorted(external - set(sizes)):
         raise InvalidModelFileError(
             f"{path}: keeps weights in files that are not among the model's: {', '.join(lost)}",
             hint="upload them beside it, and let include and exclude let them through",
         )
     return sizes[path], sum(sizes[name] for name in external)
+
+
+def _external(snapshot: Snapshot, path: str) -> set[str]:
+    parent = path.rpartition("/")[0]
+    return {f"{parent}/{name}" if parent else name for name in external_files(snapshot.path / path)}

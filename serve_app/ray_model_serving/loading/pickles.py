@@ -48,7 +48,7 @@ class PickleWeights:
         for name in names:
             path = self.checkpoint.files[name]
             if not self.mapped and path not in self.read:
-                _read_through(self.directory / path)
+                read_through(self.directory / path)
                 self.read.add(path)
             yield name, self.by_name[name].to(device.value, copy=not self.mapped)
 
@@ -90,7 +90,7 @@ def open_pickles(
     return PickleWeights(directory=directory, checkpoint=checkpoint, aliases=aliases, by_name=tensors, mapped=mapped)
 
 
-def _read_through(path: Path) -> None:
+def read_through(path: Path) -> None:
     """Bring a file into the page cache in large reads, in order."""
     block = bytearray(_READ_BYTES)
     with path.open("rb", buffering=0) as file:

@@ -51,8 +51,12 @@ def check_device(checkpoint: Checkpoint, dtype: Dtype, device: Device) -> None:
             "the model is to be loaded on cuda, and torch sees no CUDA device",
             hint="check the pod's nvidia.com/gpu request, the node's driver and the CUDA build of torch",
         )
+    check_device_bytes(checkpoint.loaded_bytes(dtype))
+
+
+def check_device_bytes(needed_bytes: int) -> None:
+    """Raises :class:`InsufficientMemoryError` when the GPU has less left. Asks torch, which must see the GPU."""
     free_bytes, total_bytes = torch.cuda.mem_get_info()
-    needed_bytes = checkpoint.loaded_bytes(dtype)
     if needed_bytes > free_bytes:
         raise InsufficientMemoryError(
             f"the weights need {needed_bytes} bytes on the GPU, {free_bytes} of {total_bytes} bytes are free",

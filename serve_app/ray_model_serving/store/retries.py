@@ -6,6 +6,7 @@ botocore's own retries are off: it repeats a cut body five times within 0.1 s an
 import logging
 import time
 from collections.abc import Callable
+from http.client import HTTPException
 from typing import Any, TypeVar, cast
 
 import stamina
@@ -104,6 +105,9 @@ def is_transient(error: BaseException) -> bool:
     """Whether the same request may succeed in a moment."""
     if isinstance(error, ClientError):
         return code_of(error) in _TRANSIENT_CODES or status_of(error) in (429, 500, 502, 503, 504)
+    if type(error) is HTTPClientError:
+        # What botocore did not expect: of the network, or a fault such as an answer that it can't take apart.
+        return isinstance(error.kwargs.get("error"), OSError | HTTPError | HTTPException)
     return isinstance(error, _TRANSIENT_ERRORS) and not isinstance(error, SSLError)
 
 

@@ -61,7 +61,9 @@ def _answer_as_it_comes(context: dict[str, Any], **_: object) -> None:
 
 
 def _refuse_pages(endpoint_url: str, response_dict: dict[str, Any], **_: object) -> None:
-    """botocore reads any other XML, such as a login page, as an empty listing, and what is no XML as a 500."""
+    """botocore reads any other XML, such as a login page, as an empty listing. What is no XML, such as JSON, it has
+    made a 500 of by now, which is tried a few times.
+    """
     start = bytes(response_dict["body"][:_PAGE_BYTES])
     if response_dict["status_code"] == 200 and b"<ListBucketResult" not in start and b"<Error" not in start:
         raise StoreRefusedError(

@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
@@ -18,6 +19,7 @@ from onnx.external_data_helper import set_external_data
 from emulators.models import write_files
 from ray_model_serving.contract.cache_format import CacheLayout
 from ray_model_serving.contract.settings import Device, Dtype
+from ray_model_serving.loading import onnx_session
 from ray_model_serving.loading.errors import (
     BuildFailedError,
     DeviceUnavailableError,
@@ -204,6 +206,40 @@ def test_a_gpu_that_onnx_runtime_can_not_use_is_an_error_and_never_the_cpu(
     monkeypatch.setattr(onnxruntime, "InferenceSession", fallen_back)
     with snapshot_of(directory) as snapshot, pytest.raises(DeviceUnavailableError, match="fell back to CPU"):
         load_session(snapshot, device=Device.CUDA)
+
+
+def test_weights_that_the_gpu_has_no_room_for_are_refused_before_a_session_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    directory = save(matrices(), tmp_path / "model" / "m.onnx", "weights.bin")
+    made = Mock()
+    made.return_value.get_providers.return_value = GPU
+    monkeypatch.setattr(onnxruntime, "InferenceSession", made)
+    monkeypatch.setattr(onnxruntime, "get_available_providers", Mock(return_value=GPU))
+    monkeypatch.setattr(torch.cuda, "is_available", Mock(return_value=True))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", Mock(return_value=(15, 1000)))
+    with snapshot_of(directory) as snapshot:
+        with pytest.raises(InsufficientMemoryError, match="15 of 1000 bytes are free"):
+            load_session(snapshot, device=Device.CUDA)
+        assert not made.called
+        monkeypatch.setattr(torch.cuda, "mem_get_info", Mock(return_value=(MIB, MIB)))
+        load_session(snapshot, device=Device.CUDA)
+        assert made.called
+
+
+def test_on_a_network_file_system_onnx_weights_are_read_in_large_pieces_before_they_are_mapped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    # UR-088
+    directory = save(matrices(), tmp_path / "model" / "m.onnx", "weights.bin")
+    read = Mock(wraps=onnx_session.read_through)
+    monkeypatch.setattr(onnx_session, "read_through", read)
+    load_from(directory)
+    assert not read.called, "on a local disk the mapping alone is faster"
+    monkeypatch.setattr(onnx_session, "network_type", Mock(return_value="nfs4"))
+    assert load_from(directory).report.model_bytes > 0
+    assert [call.args[0].name for call in read.call_args_list] == ["m.onnx", "weights.bin"]
+    assert "is on nfs4" in caplog.text
 
 
 class Doubles(ServedOnnxModel):

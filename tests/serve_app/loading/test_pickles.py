@@ -155,8 +155,8 @@ def test_on_a_network_file_system_pickles_are_read_through_once_and_copied(
     # UR-088
     directory = save(tmp_path / "model", {"1.bin": {"weight": WEIGHTS["weight"]}, "2.bin": {"bias": WEIGHTS["bias"]}})
     monkeypatch.setattr("ray_model_serving.loading.weights.network_type", Mock(return_value="nfs4"))
-    read = Mock(wraps=pickles._read_through)
-    monkeypatch.setattr(pickles, "_read_through", read)
+    read = Mock(wraps=pickles.read_through)
+    monkeypatch.setattr(pickles, "read_through", read)
     weights = open_weights(directory, ModelStore(tmp_path).resolve(f"file://{directory}", exclude=()).files)
     assert "on nfs4: weights are read, not mapped" in caplog.text
     assert not weights.mapped

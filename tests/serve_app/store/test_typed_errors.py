@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import stamina
+from botocore.exceptions import HTTPClientError
 
 from emulators import Answer, RecordingProxy, answer, times
 from emulators.models import Bucket, linear_model, read_files, write_files
@@ -21,6 +22,7 @@ from ray_model_serving.store.errors import (
     StoreRefusedError,
     WrongRegionError,
 )
+from ray_model_serving.store.retries import is_transient
 
 URI = "s3://models/m/"
 
@@ -103,9 +105,10 @@ _CUT = "<ListBucketResult><Name>b</Name><IsTruncated>true</IsTruncated></ListBuc
     ("text", "said"),
     [
         ("<html><body>Sign in</body></html>", "does not answer as S3"),
+        ("", "does not answer as S3"),
         (_CUT, "does not say how to go on"),
     ],
-    ids=["page", "cut listing"],
+    ids=["page", "nothing", "cut listing"],
 )
 def test_a_listing_that_is_none_is_refused_at_once(
     text: str, said: str, proxy: RecordingProxy, bucket: Bucket, tmp_path: Path
@@ -118,6 +121,37 @@ def test_a_listing_that_is_none_is_refused_at_once(
     assert len(proxy.requests()) == 1
     if said == "does not answer as S3":
         assert proxy.endpoint_url in raised.value.message
+
+
+@pytest.mark.parametrize("status", [302, 307])
+def test_a_redirect_to_a_login_page_is_refused_at_once(
+    status: int, proxy: RecordingProxy, bucket: Bucket, tmp_path: Path
+):
+    uri = bucket.put(linear_model())
+    moved = Answer(status=status, headers={"location": "http://127.0.0.1:9/login"}, body=b"<html>Moved</html>")
+    proxy.rule = lambda request, forward: moved
+    with pytest.raises(StoreRefusedError) as raised:
+        ModelStore(tmp_path, endpoint_url=proxy.endpoint_url).resolve(uri)
+    assert raised.value.permanent
+    assert len(proxy.requests()) <= 2
+
+
+@pytest.mark.parametrize(("cause", "again"), [(OSError("reset"), True), (TypeError("bytes"), False)])
+def test_a_fault_inside_the_http_client_is_not_taken_for_the_network(cause: Exception, again: bool):
+    assert is_transient(HTTPClientError(error=cause)) is again, "an answer that it can't take apart stays as it is"
+
+
+@pytest.mark.parametrize("content", [b"<html>Sign in</html>", b'{"message": "sign in"}', b""])
+def test_a_head_that_a_portal_answers_is_refused_at_once(
+    content: bytes, proxy: RecordingProxy, bucket: Bucket, tmp_path: Path
+):
+    uri = bucket.put({"config.json": b"{}"})
+    portal = Answer(status=200, headers={"content-type": "text/html", "content-length": str(len(content))}, body=b"")
+    proxy.rule = lambda request, forward: portal if request.method == "HEAD" else forward()
+    with pytest.raises(StoreRefusedError, match="no ETag") as raised:
+        ModelStore(tmp_path, endpoint_url=proxy.endpoint_url).resolve(uri)
+    assert raised.value.permanent
+    assert len(proxy.requests()) == 2, "one LIST and one HEAD"
 
 
 def test_a_head_without_an_etag_is_refused(proxy: RecordingProxy, bucket: Bucket, tmp_path: Path):
