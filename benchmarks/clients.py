@@ -1,8 +1,8 @@
 """The clients, one function each: imports first, then a function that is timed and returns the ready module.
 
 Runs in the project's environment for ours and in the peers' environments for the rest. The process prints ``ready``
-after the imports, starts when a line comes in and prints JSON, prints the digest of its weights at the next line, and keeps the module
-until another one comes in.
+after the imports, starts when a line comes in and prints JSON, prints the digest of its weights at the next line, and
+keeps the module until another one comes in.
 """
 
 import argparse

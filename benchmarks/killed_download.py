@@ -12,7 +12,7 @@ from benchmarks import measuring
 from benchmarks.children import LIMIT_S, CaseFailed, drop_page_cache
 from benchmarks.fetching import NAMES, Bench, Model, check_digest, prepared
 
-CASES = ("ours", "rclone", "obstore", "s5cmd", "boto3", "s3fs")
+CASES = ("ours", "rclone", "obstore", "s5cmd", "boto3", "s3torchconnector", "runai", "s3fs")
 _POLL_S = 0.001
 
 

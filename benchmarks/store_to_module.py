@@ -15,7 +15,8 @@ from benchmarks.children import drop_page_cache, touch_memory
 from benchmarks.fetching import CHECKS, NAMES, Bench, check_digest, prepared
 
 CASES = ("ours", "rclone", "obstore", "s5cmd", "boto3", "s3torchconnector", "runai", "s3fs")
-# The columns without a cap and of several shards run for these only, or one run would take an hour; --full runs all.
+# Columns without a cap run for these only, and those of several shards twice, or one run would take an hour; --full
+# runs all of it.
 _FEW = ("ours", "rclone", "obstore", "boto3")
 
 
@@ -40,13 +41,13 @@ def columns(sizes: str, rounds: int, cases: list[str], full: bool) -> list[Colum
         size, _, kind = text.strip().partition("/")
         if kind not in ("", "uncapped"):
             raise SystemExit(f"--sizes {text!r}: only /uncapped may follow a size")
-        few = ("x" in size or bool(kind)) and not full
+        few = bool(kind) and not full
         made.append(
             Column(
                 size=size,
                 capped=not kind,
                 cases=tuple(case for case in cases if not few or case in _FEW),
-                rounds=min(rounds, 3) if "x" in size and not full else rounds,
+                rounds=min(rounds, 2) if "x" in size and not full else rounds,
             )
         )
     return made
