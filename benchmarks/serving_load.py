@@ -1,13 +1,16 @@
 """Requests to a Serve application from a process of their own: open loop at a rate, or closed loop with some clients.
 
-As a program it prints ``ready``, starts when a line comes in, and prints what became of every request.
+As a program it prints ``ready``, starts when a line comes in, stops early at a second one where it sends at a rate, and
+prints what became of every request.
 """
 
 import argparse
 import asyncio
 import json
 import math
+import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -105,6 +108,8 @@ class _Client:
         self._load = load
         self._found: list[tuple[float, int, float, str]] = []
         self._open: set[asyncio.Task[None]] = set()
+        self.enough = False
+        """Nothing more is sent once this is set."""
 
     async def send(self) -> None:
         status, version, sent = NO_ANSWER, "", time.monotonic()
@@ -124,6 +129,8 @@ class _Client:
         start = loop.time()
         for number in range(math.floor(rate * self._load.seconds)):
             await asyncio.sleep(max(0.0, start + number / rate - loop.time()))
+            if self.enough:
+                break
             if len(self._open) >= self._load.limit:
                 self._found.append((time.monotonic(), NOT_SENT, 0.0, ""))
                 continue
@@ -159,9 +166,22 @@ async def _run(load: Load) -> list[tuple[float, int, float, str]]:
     connector = aiohttp.TCPConnector(limit=0)
     headers = {"content-type": "application/json"}
     async with aiohttp.ClientSession(connector=connector, timeout=timeout, headers=headers) as session:
+        client = _Client(session, load)
         print("ready", flush=True)
-        await asyncio.to_thread(sys.stdin.readline)
-        return await _Client(session, load).run()
+        if not await asyncio.to_thread(_told):
+            sys.exit("the benchmark is gone")
+        threading.Thread(target=_until_told, args=(client,), daemon=True).start()
+        return await client.run()
+
+
+def _told() -> bool:
+    # Not sys.stdin: a thread that still reads it when the program ends holds its lock, and Python aborts.
+    return bool(os.read(0, 1))
+
+
+def _until_told(client: _Client) -> None:
+    _told()  # or the end of the benchmark
+    client.enough = True
 
 
 def main() -> None:

@@ -30,7 +30,6 @@ _PEAK_S = 3.0
 
 CASES: dict[str, dict[str, Any]] = {
     "ours": {"limits": {}},
-    "ours, 8 may wait": {"limits": {"max_queued_requests": BATCH}},
     "plain Serve": {},
     "plain Serve, with our limits": {
         "max_ongoing_requests": BATCH,

@@ -27,7 +27,7 @@ REPLICAS = 4
 PREDICT_S = 0.1
 RATE = 30.0
 _BATCH = 8
-_BEFORE_S = 3.0
+_AROUND_S = 3.0
 _TMPFS = Path("/dev/shm")
 
 
@@ -92,14 +92,17 @@ def measure(stage: Stage, case: str) -> Rollout:
             load.await_ready()
             mark = stage.store.mark()
             load.go()
-            time.sleep(_BEFORE_S)
+            time.sleep(_AROUND_S)
             host.call("watch", name="rollout")
             seconds = host.call("deploy", name="rollout", **deployment(case, "b", stage))
+            ended_s = time.monotonic()
             samples = host.call("watched", name="rollout")
+            time.sleep(_AROUND_S)
+            load.go()
             found = requests(load)
         finally:
             host.call("delete", name="rollout")
-    if _BEFORE_S + seconds > stage.seconds:
+    if found[-1].sent_s < ended_s:
         raise CaseFailed(f"the roll-out took {seconds:.0f} s, longer than the load")
     return Rollout(
         seconds=seconds,
@@ -128,7 +131,8 @@ def run(arguments: argparse.Namespace) -> str:
             stage = Stage(host=host, store=store, work=Path(work), mib=arguments.mib, seconds=arguments.seconds)
             found = measuring.interleave(cases, arguments.rounds, lambda case: measure(stage, case), "roll-out")
     head = (
-        f"{REPLICAS} replicas of a {arguments.mib} MiB model, {RATE:g} requests a second for {arguments.seconds:g} s:"
+        f"{REPLICAS} replicas of a {arguments.mib} MiB model, {RATE:g} requests a second from {_AROUND_S:g} s before "
+        f"the roll-out to {_AROUND_S:g} s after it:"
     )
     return f"{head}\n\n{render(found)}"
 
@@ -148,7 +152,7 @@ def render(found: measuring.Rounds[Rollout]) -> str:
 def options() -> argparse.ArgumentParser:
     """Command line; its defaults are what ``python -m benchmarks`` runs."""
     parser = measuring.parser(__doc__, rounds=3)
-    parser.add_argument("--seconds", type=float, default=45.0, help="of load in each round (default %(default)s)")
+    parser.add_argument("--seconds", type=float, default=90.0, help="most of load in each round (default %(default)s)")
     parser.add_argument("--mib", type=int, default=64, help="size of the model (default %(default)s)")
     return parser
 

@@ -104,7 +104,7 @@ def test_of_many_that_ask_at_once_one_gets_it(clock: Clock):
         store = FakeStore()
         leases = [make_lease(store, str(number), clock) for number in range(8)]
         with ThreadPoolExecutor(max_workers=8) as pool:
-            assert sum(pool.map(lambda lease: lease.take(), leases)) == 1
+            assert sum(pool.map(Lease.take, leases)) == 1
 
 
 class Steps(FakeStore):

@@ -420,7 +420,10 @@ async def test_an_input_that_costs_more_than_a_batch_is_a_413_before_any_load(ma
 
 
 async def test_a_class_that_can_not_count_is_a_500_and_not_a_hang(make_bench):
-    bench = make_bench(cost=lambda value: 0, max_batch_cost=4)
+    def cost(value: object) -> int:
+        return 0
+
+    bench = make_bench(cost=cost, max_batch_cost=4)
     response = await bench.post({"inputs": ["ab"]})
     assert (response.status, error_of(response)["kind"]) == (500, "model_failed")
     assert "cost() gave 0" in error_of(response)["message"]
