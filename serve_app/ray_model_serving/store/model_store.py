@@ -3,7 +3,6 @@
 Look-up order: the image (``baked_root``), the node's cache, the store. ``file://`` is used in place.
 """
 
-import logging
 import time
 from collections.abc import Sequence
 from functools import cached_property
@@ -18,7 +17,6 @@ from ray_model_serving.store.directory import resolve_directory
 from ray_model_serving.store.disk import typed_errors
 from ray_model_serving.store.errors import (
     CacheChangedError,
-    LockTimeoutError,
     ObjectReplacedError,
     SnapshotMismatchError,
 )
@@ -28,18 +26,13 @@ from ray_model_serving.store.options import TransferOptions, connections_for
 from ray_model_serving.store.progress import Fetch, OnProgress
 from ray_model_serving.store.report import Snapshot, snapshot_of
 from ray_model_serving.store.staging import sweep
+from ray_model_serving.store.waiting import LOOK_UP_TRIES, POLL_S, held_whole, wait_for_whole
 
 if TYPE_CHECKING:
     from ray_model_serving.store.s3_source import S3Source
 
-log = logging.getLogger(__name__)
-
 DEFAULT_DEADLINE_S = 3600.0
 DEFAULT_STALL_S = 30.0
-_POLL_S = 0.1
-# Who waits looks soon at first and never later than this part of what it has waited.
-_POLL_LEAST_S, _POLL_FRACTION = 0.01, 0.05
-_LOOK_UP_TRIES, _LOG_WAIT_S = 20, 30.0
 
 
 class ModelStore:
@@ -112,10 +105,10 @@ class ModelStore:
             if held is not None:
                 return held
         try:
-            return self._ensure_resolved(parsed, include, exclude, snapshot_id, fetch)
+            return self._ensure_from_store(parsed, include, exclude, snapshot_id, fetch)
         except (ObjectReplacedError, CacheChangedError):
             # Someone uploads or evicts right now. Once more from a new listing, then the error stands.
-            return self._ensure_resolved(parsed, include, exclude, snapshot_id, fetch)
+            return self._ensure_from_store(parsed, include, exclude, snapshot_id, fetch)
 
     def read_start(self, uri: str, path: str, length: int) -> bytes:
         """The first ``length`` bytes of one file of a model, past the cache; for headers."""
@@ -138,13 +131,13 @@ class ModelStore:
         return snapshot_of(Path(uri.path), manifest, fetch.finished(), source="node")
 
     def _look_up(self, identity: str, fetch: Fetch, resolved: Manifest | None = None) -> Snapshot | None:
-        """The image, then the node's cache; None where neither has it whole. Waits while another process fetches it."""
-        if self._baked and (manifest := cache.find_whole(self._baked, identity, resolved)):
-            return snapshot_of(self._baked.snapshot(identity), manifest, fetch.finished(), source="image")
+        """The image, then the node's cache; None where neither has it whole."""
+        if found := self._in_image(identity, fetch, resolved):
+            return found
         if cache.find_whole(self._layout, identity, resolved) is None:
             return None
         lock = open_lock(self._layout.lock(identity))
-        for _ in range(_LOOK_UP_TRIES):
+        for _ in range(LOOK_UP_TRIES):
             if lock.try_shared():
                 if manifest := cache.find_whole(self._layout, identity, resolved):
                     lock.mark_use()
@@ -152,85 +145,69 @@ class ModelStore:
                         self._layout.snapshot(identity), manifest, fetch.finished(), source="node", lock=lock
                     )
                 break
-            time.sleep(_POLL_S)  # whoever sweeps or evicts holds it for a moment
+            time.sleep(POLL_S)  # whoever sweeps or evicts holds it for a moment
         lock.release()
         return None
 
-    def _ensure_resolved(
+    def _in_image(self, identity: str, fetch: Fetch, resolved: Manifest | None) -> Snapshot | None:
+        if self._baked and (manifest := cache.find_whole(self._baked, identity, resolved)):
+            return snapshot_of(self._baked.snapshot(identity), manifest, fetch.finished(), source="image")
+        return None
+
+    def _ensure_from_store(
         self, uri: S3Uri, include: Sequence[str], exclude: Sequence[str], pin: str | None, fetch: Fetch
     ) -> Snapshot:
-        with fetch.phase("resolve"):
-            manifest = self._resolve(uri, include, exclude, fetch.deadline)
-        _check_pin(pin, manifest)
-        identity = manifest.snapshot_id
-        held = self._look_up(identity, fetch, manifest)
-        if held is not None:
-            return held
+        """With a pin the lock comes first: of many replicas that start at once only one asks the store anything."""
+        manifest = None
+        if pin is None:
+            manifest = self._resolved(uri, include, exclude, pin, fetch)
+            held = self._look_up(manifest.snapshot_id, fetch, manifest)
+            if held is not None:
+                return held
+        identity = manifest.snapshot_id if manifest else pin
+        assert identity
         cache.prepare(self._layout)
         lock = open_lock(self._layout.lock(identity))
         try:
-            with fetch.phase("wait", manifest.size_bytes):
-                is_whole = self._wait_for_whole(lock, manifest, fetch.deadline)
+            with fetch.phase("wait", manifest.size_bytes if manifest else 0):
+                is_whole = wait_for_whole(self._layout, lock, identity, manifest, deadline=fetch.deadline)
             fetched = 0
             if not is_whole:
-                from ray_model_serving.store.fetching import fetch_snapshot  # boto3, which cached models never need
-
-                fetched = fetch_snapshot(
-                    self._s3, self._layout, uri, manifest,
-                    lock=lock, options=self._options, budget_bytes=self._budget_bytes, fetch=fetch,
-                )  # fmt: skip
-            if not self._held_whole(lock, manifest):
+                if manifest is None:
+                    manifest = self._resolved(uri, include, exclude, pin, fetch)
+                    if found := self._in_image(identity, fetch, manifest):
+                        lock.release()
+                        return found
+                if cache.find_whole(self._layout, identity, manifest) is None:
+                    fetched = self._fetch(uri, manifest, lock, fetch)
+            whole = held_whole(self._layout, lock, identity, manifest)
+            if whole is None:
                 raise CacheChangedError(
                     f"snapshot {identity} was evicted in the moment between its download and its use",
                     hint="try again; a cache budget that holds only one model at a time makes this likely",
                 )
             lock.mark_use()
-            return snapshot_of(
-                self._layout.snapshot(identity),
-                manifest,
-                fetch.finished(),
-                source="node",
-                lock=lock,
-                fetched_bytes=fetched,
-            )
+            path = self._layout.snapshot(identity)
+            return snapshot_of(path, whole, fetch.finished(), source="node", lock=lock, fetched_bytes=fetched)
         except BaseException:
             lock.release()
             raise
 
-    def _wait_for_whole(self, lock: HeldLock, manifest: Manifest, deadline: float) -> bool:
-        """Wait until the snapshot is whole, or it is this process's turn to fetch it (False).
+    def _fetch(self, uri: S3Uri, manifest: Manifest, lock: HeldLock, fetch: Fetch) -> int:
+        from ray_model_serving.store.fetching import fetch_snapshot  # boto3, which cached models never need
 
-        Those who waited look for themselves: the one they waited for may have failed.
-        """
-        identity, started = manifest.snapshot_id, time.monotonic()
-        told_s = started
-        while True:
-            if cache.find_whole(self._layout, identity, manifest) is not None:
-                return True
-            if lock.try_exclusive():
-                lock.sign()
-                return cache.find_whole(self._layout, identity, manifest) is not None
-            if self._layout.snapshot(identity).exists() and lock.try_shared():
-                # Only shared holders: they use a snapshot that broke under them. It is replaced beside them.
-                return cache.find_whole(self._layout, identity, manifest) is not None
-            if time.monotonic() > deadline:
-                raise LockTimeoutError(
-                    f"snapshot {identity}: waited {self._deadline_s:g} s for {lock.holder()}, which holds {lock.path}",
-                    hint="look at that process; its death frees the lock",
-                )
-            if time.monotonic() > told_s + _LOG_WAIT_S:
-                told_s += _LOG_WAIT_S
-                log.info("waiting for %s, which holds the lock of snapshot %s", lock.holder(), identity)
-            waited_s = time.monotonic() - started
-            time.sleep(min(_POLL_S, max(_POLL_LEAST_S, _POLL_FRACTION * waited_s)))
+        return fetch_snapshot(
+            self._s3, self._layout, uri, manifest,
+            lock=lock, options=self._options, budget_bytes=self._budget_bytes, fetch=fetch,
+        )  # fmt: skip
 
-    def _held_whole(self, lock: HeldLock, manifest: Manifest) -> bool:
-        """Take the lock shared and look again: converting a lock is not atomic, and an evictor may come between."""
-        for _ in range(_LOOK_UP_TRIES):
-            if lock.try_shared():
-                return cache.find_whole(self._layout, manifest.snapshot_id, manifest) is not None
-            time.sleep(_POLL_S)
-        return False
+    def _resolved(
+        self, uri: S3Uri, include: Sequence[str], exclude: Sequence[str], pin: str | None, fetch: Fetch
+    ) -> Manifest:
+        with fetch.phase("resolve"):
+            manifest = self._resolve(uri, include, exclude, fetch.deadline)
+        _check_pin(pin, manifest)
+        return manifest
 
     def _resolve(
         self, uri: S3Uri | FileUri, include: Sequence[str], exclude: Sequence[str], deadline: float

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from emulators import Answer, RecordingProxy
@@ -71,6 +72,37 @@ def test_processes_that_start_together_download_once(proxy: RecordingProxy, buck
     assert sorted(json_bytes(out)["store"] > 0 for out, _ in outputs) == [False, True]
     (snapshot,) = (tmp_path / "snapshots").iterdir()
     assert read_files(snapshot) == files
+
+
+def test_with_a_pin_only_one_of_many_that_start_at_once_asks_the_store(
+    proxy: RecordingProxy, bucket: Bucket, tmp_path: Path
+):
+    # UR-084, UR-087
+    files = large_model(20)
+    uri = bucket.put(files)
+    pin = ModelStore(tmp_path, endpoint_url=proxy.endpoint_url).resolve(uri).snapshot_id
+    mark, gate = len(proxy.requests()), Gate(from_byte=8 * 1024**2)
+    proxy.rule = gate
+
+    def ensure(waits: threading.Event) -> int:
+        store = ModelStore(tmp_path, endpoint_url=proxy.endpoint_url, connections=4)
+        with store.ensure(uri, snapshot_id=pin, on_progress=lambda now: now.phase == "wait" and waits.set()) as held:
+            assert read_files(held.path) == files
+            return held.report.bytes_store
+
+    with ThreadPoolExecutor(max_workers=4) as pool:
+        first = pool.submit(ensure, threading.Event())
+        assert gate.reached.wait(_WAIT_S)
+        late = [threading.Event() for _ in range(3)]
+        others = [pool.submit(ensure, waits) for waits in late]
+        assert all(waits.wait(_WAIT_S) for waits in late)
+        before = len(proxy.requests())
+        gate.open.set()
+        assert [other.result(_WAIT_S) for other in others] == [0, 0, 0]
+        assert first.result(_WAIT_S) == sum(map(len, files.values()))
+    listings = [request for request in proxy.requests()[mark:] if not request.is_object_get]
+    assert len([request for request in listings if request.method == "GET"]) == 1, "the others only wait for the lock"
+    assert all(request.is_object_get for request in proxy.requests()[before:])
 
 
 def test_after_a_kill_in_the_middle_the_next_process_sees_nothing_and_fetches(
