@@ -43,7 +43,7 @@ class Task:
 Run = Callable[[], "torch.nn.Module"]
 
 
-def ours(task: Task) -> Run:
+def ours(task: Task, pin: str | None = None) -> Run:
     """ray_model_serving: every byte checked, synced, published by a rename, mapped."""
     from ray_model_serving.contract.settings import Device, Dtype
     from ray_model_serving.loading import load
@@ -54,12 +54,17 @@ def ours(task: Task) -> Run:
 
     def run() -> "torch.nn.Module":
         store = ModelStore(task.directory, endpoint_url=task.endpoint_url)
-        snapshot = store.ensure(f"s3://{BUCKET}/{task.prefix}/")
+        snapshot = store.ensure(f"s3://{BUCKET}/{task.prefix}/", snapshot_id=pin)
         loaded = load(snapshot, checkpoints.build_from, dtype=Dtype.AUTO, device=Device.CPU)
         task.notes.update(snapshot.report.seconds, load=loaded.report.seconds["total"])
         return loaded.module
 
     return run
+
+
+def ours_pinned(task: Task) -> Run:
+    """As prod has it: the settings name the snapshot."""
+    return ours(task, os.environ["BENCH_PIN"])
 
 
 def boto3_download_file(task: Task) -> Run:
@@ -215,6 +220,7 @@ def ray_llm(task: Task) -> Run:
 
 CASES: dict[str, Callable[[Task], Run]] = {
     "ours": ours,
+    "ours pinned": ours_pinned,
     "rclone": rclone,
     "obstore": obstore_parts,
     "s5cmd": s5cmd,

