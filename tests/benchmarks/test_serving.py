@@ -6,6 +6,7 @@ import math
 import os
 import subprocess
 import sys
+import time
 from argparse import Namespace
 from pathlib import Path
 from types import ModuleType
@@ -174,6 +175,10 @@ def test_a_host_serves_ours_and_plain_and_leaves_nothing_behind(tmp_path: Path) 
             host.call("run", function="benchmarks.serving_plain:no_such_function", arguments={})
 
     assert len(pids) == 2
+    for _ in range(100):  # a replica ends when it notices that its raylet is gone
+        if not any(Path(f"/proc/{pid}").exists() for pid in pids):
+            break
+        time.sleep(0.1)
     assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
     assert homes.isdisjoint({os.environ.get("HOME")})
     assert not any(Path(home).exists() for home in homes), "what Ray wrote went with it"
