@@ -67,6 +67,6 @@ def test_a_file_with_a_hole_or_without_a_crc_has_no_combined_checksum():
     assert combined_checksums([entry_of(10, "SHA256/FULL_OBJECT")], whole) == {}
 
 
-@pytest.mark.parametrize(("mib", "expected"), [(1, 4), (127, 4), (128, 8), (1023, 8), (1024, 16), (100_000, 16)])
+@pytest.mark.parametrize(("mib", "expected"), [(1, 4), (127, 4), (128, 8), (4095, 8), (4096, 16), (100_000, 16)])
 def test_ranges_are_long_where_each_connection_has_several_and_short_where_it_would_have_none(mib: int, expected: int):
     assert part_bytes_for(mib * 1024**2, connections=16) == expected * 1024**2
