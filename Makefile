@@ -29,7 +29,7 @@ lint: .venv/.ready ## Format check, lint, import contracts, types
 golden: .venv/.ready ## Write the golden files anew; read the diff before committing it
 	@$(BIN)/python -m pytest -q --snapshot-update tests/components tests/infra
 
-bench: .venv/.ready ## Measure beside the peers; writes docs/benchmarks.md (needs nginx, about 20 minutes)
+bench: .venv/.ready ## Measure beside the peers; writes docs/benchmarks.md (needs nginx, about an hour)
 	@$(BIN)/python -m benchmarks
 
 clean: ## Remove what the other verbs made

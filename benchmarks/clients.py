@@ -43,7 +43,7 @@ class Task:
 Run = Callable[[], "torch.nn.Module"]
 
 
-def ours(task: Task, pin: str | None = None) -> Run:
+def ours(task: Task, pin: str | None = None, network_gbps: float | None = None) -> Run:
     """ray_model_serving: every byte checked, synced, published by a rename, mapped."""
     from ray_model_serving.contract.settings import Device, Dtype
     from ray_model_serving.loading import load
@@ -53,7 +53,7 @@ def ours(task: Task, pin: str | None = None) -> Run:
     del _s3_source
 
     def run() -> "torch.nn.Module":
-        store = ModelStore(task.directory, endpoint_url=task.endpoint_url)
+        store = ModelStore(task.directory, endpoint_url=task.endpoint_url, network_gbps=network_gbps)
         snapshot = store.ensure(f"s3://{BUCKET}/{task.prefix}/", snapshot_id=pin)
         loaded = load(snapshot, checkpoints.build_from, dtype=Dtype.AUTO, device=Device.CPU)
         task.notes.update(snapshot.report.seconds, load=loaded.report.seconds["total"])
@@ -65,6 +65,11 @@ def ours(task: Task, pin: str | None = None) -> Run:
 def ours_pinned(task: Task) -> Run:
     """As prod has it: the settings name the snapshot."""
     return ours(task, os.environ["BENCH_PIN"])
+
+
+def ours_told(task: Task) -> Run:
+    """As the plan has it on a node of 25 Gbit/s: 37 connections."""
+    return ours(task, network_gbps=25)
 
 
 def boto3_download_file(task: Task) -> Run:
@@ -221,6 +226,7 @@ def ray_llm(task: Task) -> Run:
 CASES: dict[str, Callable[[Task], Run]] = {
     "ours": ours,
     "ours pinned": ours_pinned,
+    "ours told": ours_told,
     "rclone": rclone,
     "obstore": obstore_parts,
     "s5cmd": s5cmd,
