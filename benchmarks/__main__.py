@@ -1,4 +1,4 @@
-"""Run the benchmarks with their defaults and write docs/benchmarks.md."""
+"""Run the benchmarks with their defaults and write docs/benchmarks.md; with --only its other sections stay."""
 
 import argparse
 import datetime
@@ -49,43 +49,55 @@ sleeps, as a GPU would leave the CPUs alone; it takes the same time for a small 
 """
 
 
-def document(sections: dict[str, str], environment: str, taken_s: float, day: str) -> str:
-    """The whole page."""
-    head = (
-        "# Benchmarks\n\nWritten by `python -m benchmarks`; do not edit. Median (range) of interleaved rounds, each "
-        f"case in a process of its own.\n\nRun of {day}, {taken_s / 60:.0f} minutes: {environment}\n"
-    )
-    parts = [f"## {title}\n\n{text}\n" for title, text in sections.items()]
-    return "\n".join([head, *parts, LIMITS])
+HEAD = (
+    "# Benchmarks\n\nWritten by `python -m benchmarks`; do not edit. Median (range) of interleaved rounds, each case in "
+    "a process of its own.\n"
+)
+
+
+def page(sections: dict[str, str]) -> str:
+    """The whole page; the sections in their order."""
+    known = [title for title in SECTIONS if title in sections]
+    return "\n".join([HEAD, *(f"## {title}\n\n{sections[title]}\n" for title in known), LIMITS])
+
+
+def sections_of(text: str) -> dict[str, str]:
+    """The sections that a page has, by title; those that no benchmark writes any more are left out."""
+    parts = [part.partition("\n") for part in f"\n{text}".split("\n## ")[1:]]
+    return {title: body.strip() for title, _, body in parts if title in SECTIONS}
 
 
 def section(module: ModuleType, options: list[str]) -> str:
-    """What a benchmark measures, in its own words, and its tables; or why it has none, so that the others go on."""
+    """What a benchmark measures, in its own words, when and where it ran, and its tables; or why it has none, so that
+    the others go on.
+    """
+    environment, started = measuring.environment(), time.monotonic()
     try:
         tables = module.run(module.options().parse_args(options))
     except (CaseFailed, measuring.OursFailed) as failure:
         tables = f"{NO_FIGURES} {failure}"
         print(tables, file=sys.stderr)
-    return f"{(module.__doc__ or '').strip()}\n\n{tables}"
+    day, minutes = datetime.datetime.now(tz=datetime.UTC).date().isoformat(), (time.monotonic() - started) / 60
+    ran = f"Run of {day}, {minutes:.0f} minutes: {environment}"
+    return f"{(module.__doc__ or '').strip()}\n\n{ran}\n\n{tables.strip()}"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--rounds", type=int, help="the same number of rounds for all (default: each one's own)")
-    parser.add_argument("--only", help="sections whose title has one of these texts, comma-separated; prints only")
+    parser.add_argument("--only", help="sections whose title has one of these texts, comma-separated")
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "benchmarks.md")
     arguments = parser.parse_args()
     options = ["--rounds", str(arguments.rounds)] if arguments.rounds else []
     titles = measuring.selected(list(SECTIONS), arguments.only)
-    environment, started = measuring.environment(), time.monotonic()
-    sections = {title: section(SECTIONS[title], options) for title in titles}
-    day = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
-    page = document(sections, environment, time.monotonic() - started, day)
-    if arguments.only:
-        print(page)
-    else:
-        arguments.output.write_text(page, encoding="utf-8")
-        print(f"wrote {arguments.output}", file=sys.stderr)
+    sections: dict[str, str] = {}
+    for title in titles:
+        sections[title] = section(SECTIONS[title], options)
+        print(f"## {title}\n\n{sections[title]}\n", flush=True)
+        # After each one, and on top of what is there then: a run of an hour that is interrupted keeps what it has.
+        written = sections_of(arguments.output.read_text(encoding="utf-8")) if arguments.output.exists() else {}
+        arguments.output.write_text(page({**written, title: sections[title]}), encoding="utf-8")
+    print(f"wrote {len(sections)} sections to {arguments.output}", file=sys.stderr)
     if any(NO_FIGURES in text for text in sections.values()):
         sys.exit(1)
 

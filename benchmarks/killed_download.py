@@ -84,9 +84,9 @@ def render(cases: dict[str, tuple[str, float]], found: measuring.Rounds[Killed])
 
 def options() -> argparse.ArgumentParser:
     """Command line; its defaults are what ``python -m benchmarks`` runs."""
-    parser = measuring.parser(__doc__, rounds=1)
+    parser = measuring.parser(__doc__, rounds=5)
     parser.add_argument("--at", default="20,50,90", help="per cent of the bytes at the kill (default %(default)s)")
-    parser.add_argument("--mib", type=int, default=256, help="size of the model (default %(default)s)")
+    parser.add_argument("--mib", type=int, default=1024, help="size of the model (default %(default)s)")
     parser.add_argument("--directory", type=Path, help="where clients write (default: the temporary directory)")
     return parser
 

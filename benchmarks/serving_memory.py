@@ -15,4 +15,4 @@ def run(arguments: argparse.Namespace) -> str:
 
 def options() -> argparse.ArgumentParser:
     """Command line; its defaults are what ``python -m benchmarks`` runs."""
-    return measuring.parser(__doc__, rounds=3)
+    return measuring.parser(__doc__, rounds=5)

@@ -151,7 +151,7 @@ def render(found: measuring.Rounds[Rollout]) -> str:
 
 def options() -> argparse.ArgumentParser:
     """Command line; its defaults are what ``python -m benchmarks`` runs."""
-    parser = measuring.parser(__doc__, rounds=3)
+    parser = measuring.parser(__doc__, rounds=5)
     parser.add_argument("--seconds", type=float, default=90.0, help="most of load in each round (default %(default)s)")
     parser.add_argument("--mib", type=int, default=64, help="size of the model (default %(default)s)")
     return parser

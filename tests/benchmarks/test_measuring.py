@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from benchmarks.__main__ import LIMITS, document
+from benchmarks.__main__ import LIMITS, page, sections_of
 from benchmarks.children import ROOT, CaseFailed, Child, last_words, run_child
 from benchmarks.fetching import parse_size
 from benchmarks.killed_download import Killed
@@ -87,11 +87,14 @@ def test_bytes_sent_twice_are_those_beyond_one_model() -> None:
     assert Killed(before=0.5, after=1.0).again == 0.5
 
 
-def test_the_page_always_ends_with_its_limits() -> None:
-    page = document({"One": "text"}, "2 CPUs", 60.0, "2026-01-01")
+def test_a_run_of_some_sections_leaves_the_others_on_the_page_and_the_limits_at_its_end() -> None:
+    first = page({"Warm load": "one\n\n| a |", "Replicas of one node": "two"})
+    again = page({**sections_of(first), "Warm load": "new"})
 
-    assert page.startswith("# Benchmarks")
-    assert page.endswith(LIMITS), "figures without their limits mislead"
+    assert first.startswith("# Benchmarks")
+    assert again == page({"Replicas of one node": "two", "Warm load": "new"}), "in the order of the benchmarks"
+    assert again.endswith(LIMITS), "figures without their limits mislead"
+    assert sections_of(again) == {"Replicas of one node": "two", "Warm load": "new"}
 
 
 def test_a_child_that_fails_says_its_last_words() -> None:
