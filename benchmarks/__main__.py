@@ -50,8 +50,8 @@ sleeps, as a GPU would leave the CPUs alone; it takes the same time for a small 
 
 
 HEAD = (
-    "# Benchmarks\n\nWritten by `python -m benchmarks`; do not edit. Median (range) of interleaved rounds, each case in "
-    "a process of its own.\n"
+    "# Benchmarks\n\nWritten by `python -m benchmarks`; do not edit. Median (range) of interleaved rounds, each "
+    "case in a process of its own.\n"
 )
 
 
