@@ -6,6 +6,8 @@ from typing import Any, Protocol, cast
 from ray_model_serving.contract import metrics
 from ray_model_serving.contract.metrics import Metric, MetricType
 
+_LOADING = ("loading", "warming")
+
 
 class Library(Protocol):
     """The part of ``ray.serve.metrics`` that is used here."""
@@ -26,6 +28,7 @@ class Telemetry:
         """1 for the current state, 0 for the others, so that a sum over replicas counts them by state."""
         for state in metrics.STATES:
             self._set(metrics.MODEL_STATE, float(state == current), state)
+        self._set(metrics.LOADS_IN_FLIGHT, float(current in _LOADING))
 
     def rejected(self, reason: str) -> None:
         self._count(metrics.REJECTED, 1, reason)
@@ -36,6 +39,7 @@ class Telemetry:
             self._set(metrics.LOAD_SECONDS, report["seconds"].get(phase, 0.0), phase)
         for source in metrics.SOURCES:
             self._count(metrics.MODEL_BYTES, report["bytes"][source], source)
+        self._count(metrics.CACHE, 1, cache_result(report["bytes"]))
         self._set(metrics.LOAD_PEAK_ANON_BYTES, report["memory"]["peak_anon_bytes"])
         self._set(metrics.LOAD_PEAK_FILE_BYTES, report["memory"]["peak_file_bytes"])
         self._set(metrics.GPU_PEAK_BYTES, report["memory"]["gpu_peak_bytes"])
@@ -46,6 +50,13 @@ class Telemetry:
     def _count(self, metric: Metric, amount: int, label: str) -> None:
         if amount > 0:  # Ray's counters refuse 0
             self._instruments[metric.name].inc(amount, tags=_tags(metric, label))
+
+
+def cache_result(bytes_by_source: Mapping[str, int]) -> str:
+    """What the node had of a model, from the ``bytes`` of its load report: a label of ``model_cache_total``."""
+    if bytes_by_source["store"]:
+        return "resumed" if bytes_by_source["node"] else "miss"
+    return "image" if bytes_by_source["image"] else "hit"
 
 
 def _instrument(library: Library, metric: Metric) -> Any:

@@ -14,6 +14,8 @@ INGRESS_NAME = "Ingress"
 # The ingress only passes bytes on. Above 0, since an actor without CPUs could be placed on the head.
 INGRESS_CPUS = 0.25
 AUTOSCALING_POLICY = "ray_model_serving.serving.autoscaling:HoldWhileStarting"
+# One JSON object a line, with the fields of serving.logs; for the replica's log file, Serve's stderr stays text.
+LOGGING = {"encoding": "JSON"}
 
 
 def deployment_options(model: ModelSettings) -> dict[str, object]:
@@ -29,6 +31,7 @@ def deployment_options(model: ModelSettings) -> dict[str, object]:
         "max_queued_requests": limits.max_queued_requests,
         "graceful_shutdown_timeout_s": limits.request_deadline_s + DRAIN_MARGIN_S,
         "ray_actor_options": actor_options,
+        "logging_config": dict(LOGGING),
         "autoscaling_config": {
             "min_replicas": model.min_replicas,
             "max_replicas": model.max_replicas,
@@ -55,4 +58,5 @@ def ingress_options(models: Sequence[ModelSettings]) -> dict[str, object]:
         "max_queued_requests": ongoing,
         "graceful_shutdown_timeout_s": max(model.limits.request_deadline_s for model in models) + DRAIN_MARGIN_S,
         "ray_actor_options": {"num_cpus": INGRESS_CPUS, "memory": ingress_memory_bytes(models)},
+        "logging_config": dict(LOGGING),
     }

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ray_model_serving.serving.halving import BatchMemoryError, Predict, predict_or_halve
+from ray_model_serving.serving.requests import RequestRecord, current_request
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,7 @@ class _Item:
     future: "asyncio.Future[Any]"
     due_at: float
     """When it stops waiting for company, on the event loop's clock."""
+    request: RequestRecord | None
 
 
 class Batcher:
@@ -69,7 +71,8 @@ class Batcher:
         loop = asyncio.get_running_loop()
         due_at = loop.time() + self._batch_wait_s
         paired = zip(inputs, costs or [1] * len(inputs), strict=True)
-        items = [_Item(value, cost, loop.create_future(), due_at) for value, cost in paired]
+        request = current_request()
+        items = [_Item(value, cost, loop.create_future(), due_at, request) for value, cost in paired]
         self._waiting.extend(items)
         self._waiting_cost += sum(item.cost for item in items)
         if self._is_full():
@@ -151,6 +154,9 @@ class Batcher:
         if not wanted:
             return []
         self._pass_since = time.monotonic()
+        for item in wanted:
+            if item.request:
+                item.request.begin("predict")
         try:
             outputs = predict_or_halve(self._predict, [item.value for item in wanted], free=self._free)
         finally:

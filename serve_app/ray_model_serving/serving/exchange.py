@@ -8,6 +8,7 @@ from typing import Any, NoReturn, cast
 
 from ray_model_serving.contract.errors import ModelServingError
 from ray_model_serving.contract.settings import Limits, ModelSettings
+from ray_model_serving.serving.requests import current_request
 
 # A request may bring more inputs than one batch holds, but not so many that it keeps the model to itself.
 MAX_BATCHES_PER_REQUEST = 32
@@ -24,7 +25,7 @@ class Response:
 
 
 class RefusedError(ModelServingError):
-    """A request that gets no prediction. ``reason`` is a label of ``model_requests_rejected_total``, or None."""
+    """A request that gets no prediction. ``reason`` is a label of ``model_requests_rejected_total``."""
 
     def __init__(
         self,
@@ -34,7 +35,7 @@ class RefusedError(ModelServingError):
         *,
         hint: str = "",
         permanent: bool = True,
-        reason: str | None = "bad_request",
+        reason: str = "bad_request",
         headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(message, hint=hint)
@@ -48,7 +49,11 @@ class RefusedError(ModelServingError):
         raise TypeError("a refusal is answered in the process that made it")
 
     def to_response(self) -> Response:
-        return json_response(self.status, self.to_json(), self.headers)
+        """The error document, with the id of the request that the calling task works on."""
+        error, request = cast("dict[str, object]", self.to_json()["error"]), current_request()
+        if request is not None:
+            error["request_id"] = request.request_id
+        return json_response(self.status, {"error": error}, self.headers)
 
 
 def json_response(status: int, document: Mapping[str, object], headers: Mapping[str, str] | None = None) -> Response:

@@ -1,7 +1,6 @@
 """The front of an application with several models: passes a request to the model with the longest matching route."""
 
 import asyncio
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,14 +10,18 @@ from ray.serve.handle import DeploymentHandle
 from starlette.requests import Request
 from starlette.responses import Response as HttpResponse
 
+from ray_model_serving.contract.deployments import INGRESS_NAME
 from ray_model_serving.contract.memory import ingress_requests
 from ray_model_serving.contract.settings import ModelSettings
+from ray_model_serving.serving import serve_request
 from ray_model_serving.serving.admission import Admission, FullError
+from ray_model_serving.serving.desk import RequestDesk
 from ray_model_serving.serving.exchange import RefusedError, Response, busy, is_under, read_body, retry_after
-from ray_model_serving.serving.replica import to_http
+from ray_model_serving.serving.logs import Fields
+from ray_model_serving.serving.replica import to_http, tracing_of, where
+from ray_model_serving.serving.requests import current_request
+from ray_model_serving.serving.tracing import carrier_of
 from ray_model_serving.telemetry import Telemetry
-
-log = logging.getLogger("ray.serve")
 
 # The model's own clock starts later and has the better answer; this one covers the time in the queue before it.
 _DEADLINE_MARGIN_S = 1.0
@@ -38,26 +41,46 @@ class Target:
 class Ingress:
     """Keeps the same limits as the model's own replica, so that nothing unbounded reaches this process either."""
 
-    def __init__(self, models: Sequence[ModelSettings], *handles: DeploymentHandle) -> None:
+    def __init__(
+        self, models: Sequence[ModelSettings], *handles: DeploymentHandle, trace_endpoint: str | None = None
+    ) -> None:
         pairs = zip(models, handles, strict=True)
         targets = [
             Target(model=model, handle=handle, admission=Admission(ongoing=ingress_requests(model), queued=0))
             for model, handle in pairs
         ]
         self._targets = sorted(targets, key=lambda target: len(target.model.route), reverse=True)
-        self._telemetry = Telemetry(ray.serve.metrics)
+        self._tracing = tracing_of(trace_endpoint, INGRESS_NAME)
+        self._desk = RequestDesk(Telemetry(ray.serve.metrics), tracing=self._tracing)
+        self._deadline_s = max(model.limits.request_deadline_s for model in models)
+        Fields(where()).install()
 
     async def __call__(self, request: Request) -> HttpResponse:
-        try:
-            return to_http(await self._pass_on(request))
-        except RefusedError as refusal:
-            if refusal.reason:
-                self._telemetry.rejected(refusal.reason)
-            return to_http(refusal.to_response())
-
-    async def _pass_on(self, request: Request) -> Response:
         path: str = request.scope["path"]
         target = next((target for target in self._targets if is_under(path, target.model.route)), None)
+        carrier = carrier_of(request.headers) if self._tracing and request.method == "POST" else None
+        request_id, replaced = serve_request.request_id()
+        response = await self._desk.follow(
+            self._answer(request, path, target),
+            request_id=request_id,
+            replaced=replaced,
+            deadline_s=target.model.limits.request_deadline_s if target else self._deadline_s,
+            carrier=carrier,
+        )
+        return to_http(response)
+
+    def __del__(self) -> None:
+        tracing = self.__dict__.pop("_tracing", None)
+        if tracing:
+            tracing.close()
+
+    async def _answer(self, request: Request, path: str, target: Target | None) -> Response:
+        try:
+            return await self._pass_on(request, path, target)
+        except RefusedError as refusal:
+            return self._desk.refuse(refusal, target.model.name if target else None)
+
+    async def _pass_on(self, request: Request, path: str, target: Target | None) -> Response:
         if target is None:
             routes = ", ".join(target.model.route for target in self._targets)
             raise RefusedError(404, "not_found", f"nothing answers {path!r}", hint=f"routes: {routes}")
@@ -69,7 +92,10 @@ class Ingress:
                     return await target.handle.forward.remote(request.method, path, b"")
                 async with target.admission.place():
                     body = await read_body(request.stream(), limits.max_body_bytes)
-                    return await target.handle.forward.remote(request.method, path, body)
+                    record = current_request()
+                    return await target.handle.forward.remote(
+                        request.method, path, body, record.carrier if record else None
+                    )
         except RefusedError:
             raise
         except (BackPressureError, FullError) as error:
@@ -79,14 +105,13 @@ class Ingress:
         except Exception as error:
             if clock.expired():
                 raise _late(target.model) from error
-            log.error("the replica of model %s was lost during a request", target.model.name, exc_info=error)
             raise _unavailable(target.model) from error
 
 
 def _unavailable(model: ModelSettings) -> RefusedError:
     headers = retry_after(_RETRY_WHEN_LOST_S)
     message = f"model {model.name} has no replica that could answer"
-    return RefusedError(503, "unavailable", message, permanent=False, reason=None, headers=headers)
+    return RefusedError(503, "unavailable", message, permanent=False, reason="unavailable", headers=headers)
 
 
 def _late(model: ModelSettings) -> RefusedError:

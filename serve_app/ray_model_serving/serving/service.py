@@ -12,6 +12,7 @@ from ray_model_serving.contract.settings import ModelSettings
 from ray_model_serving.serving import refusals
 from ray_model_serving.serving.batching import Batcher
 from ray_model_serving.serving.costs import costs_of
+from ray_model_serving.serving.desk import RequestDesk
 from ray_model_serving.serving.exchange import (
     RefusedError,
     Response,
@@ -25,6 +26,7 @@ from ray_model_serving.serving.gate import Gate, LoadFailedError, State
 from ray_model_serving.serving.guard import MemoryGuard
 from ray_model_serving.serving.halving import BatchMemoryError, is_device_fault
 from ray_model_serving.serving.intake import Intake
+from ray_model_serving.serving.requests import begin_stage
 from ray_model_serving.telemetry import Telemetry
 
 log = logging.getLogger("ray.serve")
@@ -36,10 +38,11 @@ HUNG_MARGIN_S = 10.0
 class Worker(Protocol):
     """What the service needs of :class:`~ray_model_serving.serving.worker.ModelWorker`."""
 
-    phase: str | None
     progress: Any
     report: dict[str, Any] | None
 
+    @property
+    def phase(self) -> str | None: ...
     @property
     def snapshot_id(self) -> str | None: ...
     def load(self) -> None: ...
@@ -73,12 +76,14 @@ class ModelService:
         identity: dict[str, object],
         cost: Callable[[Any], int] = cost_one,
         guard: MemoryGuard | None = None,
+        desk: RequestDesk | None = None,
     ) -> None:
         self._model = model
         self._worker = worker
         self._load_deadline_s = load_deadline_s
         self._executor = executor
         self._telemetry = telemetry
+        self._desk = desk or RequestDesk(telemetry)
         self._problem_with = problem_with
         self._identity = identity
         self._cost = cost
@@ -89,7 +94,7 @@ class ModelService:
             self._warm_up,
             executor=executor,
             deadline_s=load_deadline_s,
-            on_change=lambda state: telemetry.state(state.value),
+            on_change=self._changed,
         )
         telemetry.state(self._gate.state.value)
         self._intake = Intake(model, guard)
@@ -191,23 +196,25 @@ class ModelService:
                 raise refusals.wrong_method(method)
             return await self._predict(body)
         except RefusedError as refusal:
-            if refusal.reason:
-                self._telemetry.rejected(refusal.reason)
-            return refusal.to_response()
+            return self._desk.refuse(refusal, self._model.name)
 
     async def _predict(self, body: AsyncIterator[bytes]) -> Response:
         limits = self._model.limits
         late = refusals.late_place
         clock = asyncio.timeout(limits.request_deadline_s)
         try:
+            begin_stage("queue")
             async with clock, self._intake.place():
                 late = refusals.late_body
+                begin_stage("body")
                 content = await read_body(body, limits.max_body_bytes)
                 inputs = parse_inputs(content, limits, self._problem_with)
                 costs = costs_of(inputs, limits, self._cost)
                 late = refusals.still_loading
+                begin_stage("load")
                 await self._gate.opened()
                 late = refusals.late_prediction
+                begin_stage("batch_wait")
                 outputs = await self._batcher.predict(inputs, costs)
         except LoadFailedError as failure:
             raise refusals.load_failed(failure) from failure
@@ -224,6 +231,13 @@ class ModelService:
         except (TypeError, ValueError) as error:
             raise self._model_failed(error) from error
 
+    def _changed(self, state: State) -> None:
+        self._telemetry.state(state.value)
+        failure = self._gate.failure
+        if failure:
+            extra = {"event": "load_failed", "permanent": failure.permanent, "attempts": self._gate.attempts}
+            log.error("model %s: %s", self._model.name, failure.message, extra=extra)
+
     def _warm_up(self) -> None:
         self._worker.warm_up()
         if self._worker.report:
@@ -236,8 +250,7 @@ class ModelService:
         return f"a forward pass has taken {taken_s:.0f} s, over request_deadline_s and {HUNG_MARGIN_S:g} s: it hangs"
 
     def _model_failed(self, error: Exception) -> RefusedError:
-        log.error("model %s failed on a request", self._model.name, exc_info=error)
         if is_device_fault(error):
             self._device_fault = f"the device failed: {error}"
         message = f"the model failed: {type(error).__name__}: {error}"
-        return RefusedError(500, "model_failed", message, hint="see the replica's log", reason=None)
+        return RefusedError(500, "model_failed", message, hint="see the replica's log", reason="model_failed")

@@ -6,7 +6,7 @@ from typing import Any
 
 from ray import serve
 
-from ray_model_serving.serving.exchange import Response, is_under, json_response, subpath
+from ray_model_serving.serving.exchange import RefusedError, Response, is_under, json_response, subpath
 
 WARMUP_PATH = "warmup"
 # A replica answers from its event loop, which no load blocks; one that takes longer is left out of the answer.
@@ -36,9 +36,7 @@ class Everyone:
             return json_response(200, {"replicas": statuses, "example_inputs": self._example_inputs})
         except Exception as error:
             message = f"the replicas could not be asked: {type(error).__name__}: {error}"
-            return json_response(
-                503, {"error": {"kind": "warmup_failed", "message": message, "permanent": False, "hint": ""}}
-            )
+            return RefusedError(503, "warmup_failed", message, permanent=False).to_response()
 
 
 async def _ask_everyone() -> list[Any]:

@@ -13,6 +13,7 @@ from ray_model_serving.contract.settings import ModelSettings, ServingSettings
 from ray_model_serving.host_memory import Resident, resident
 from ray_model_serving.model import ServedModel
 from ray_model_serving.model_class import new_model
+from ray_model_serving.serving.phases import LoadPhases
 from ray_model_serving.serving.slots import load_slot
 from ray_model_serving.store import FetchProgress, ModelStore, Snapshot
 from ray_model_serving.store.report import joined
@@ -31,7 +32,15 @@ def create_model(model: ModelSettings) -> ServedModel:
 class ModelWorker:
     """Loads, warms up and asks one model. Not thread-safe: one thread calls it; the event loop reads its attributes."""
 
-    def __init__(self, settings: ServingSettings, model: ModelSettings, served: ServedModel) -> None:
+    def __init__(
+        self,
+        settings: ServingSettings,
+        model: ModelSettings,
+        served: ServedModel,
+        *,
+        phases: LoadPhases | None = None,
+    ) -> None:
+        self._phases = phases or LoadPhases(model.name)
         self._settings = settings
         self._model = model
         self._served = served
@@ -39,11 +48,18 @@ class ModelWorker:
         self._loaded: Served | None = None
         self._started = 0.0
         self._before_load: Resident | None = None
-        self.phase: str | None = None
-        """What the load is doing, or None."""
         self.progress: FetchProgress | None = None
         self.report: dict[str, Any] | None = None
         """The last load, in the shape that ``ray-model load --json`` prints, with ``warm_up`` among its seconds."""
+
+    @property
+    def phase(self) -> str | None:
+        """What the load is doing, or None."""
+        return self._phases.current
+
+    @phase.setter
+    def phase(self, phase: str | None) -> None:
+        self._phases.enter(phase)
 
     @property
     def snapshot_id(self) -> str | None:
@@ -52,7 +68,7 @@ class ModelWorker:
     def load(self) -> None:
         """Files to the node, weights to the device. Raises the typed errors of store and loading."""
         self._started, started_at, self._before_load = time.monotonic(), time.time(), resident()
-        with _exit_is_an_error():
+        with self._phases.failing(), _exit_is_an_error():
             try:
                 waited_s = self._load_once()
             except Exception:
@@ -75,7 +91,7 @@ class ModelWorker:
         from ray_model_serving.loading.sampler import PeakSampler
 
         self.phase, started = "warm_up", time.monotonic()
-        with _exit_is_an_error(), PeakSampler(baseline=self._before_load) as sampler:
+        with self._phases.failing(), _exit_is_an_error(), PeakSampler(baseline=self._before_load) as sampler:
             self._served.warm_up()
         ended = time.monotonic()
         # Beside the peaks of the load: mapped weights become resident, and work spaces appear, when a model first runs.
@@ -85,7 +101,8 @@ class ModelWorker:
         self.report["seconds"]["warm_up"] = round(ended - started, 4)
         self.report["seconds"]["total"] = round(ended - self._started, 4)
         self.phase = None
-        log.info("model %s is ready: %s", self._model.name, self.report)
+        extra = {"event": "load_ready", "seconds": self.report["seconds"], "bytes": self.report["bytes"]}
+        log.info("model %s is ready: %s", self._model.name, self.report, extra=extra)
 
     def predict(self, inputs: list[Any]) -> Sequence[Any]:
         with _exit_is_an_error():
