@@ -27,7 +27,7 @@ lint: .venv/.ready ## Format check, lint, import contracts, types
 	@$(BIN)/pyright
 
 golden: .venv/.ready ## Write the golden files anew; read the diff before committing it
-	@$(BIN)/python -m pytest -q --snapshot-update tests/components tests/infra
+	@$(BIN)/python -m pytest -q --snapshot-update tests/components tests/infra tests/serve_app/test_metrics_page.py
 
 bench: .venv/.ready ## Measure beside the peers; writes docs/benchmarks.md (needs nginx, about an hour)
 	@$(BIN)/python -m benchmarks

@@ -37,8 +37,9 @@ class RequestRecord:
 
     def spans(self, ended_ns: int) -> list[tuple[str, int, int]]:
         """Each stage with its begin and end."""
-        ends = [*(begun for _, begun in self.stages[1:]), ended_ns]
-        return [(name, begun, end) for (name, begun), end in zip(self.stages, ends, strict=True)]
+        stages = list(self.stages)  # a pass that nobody waits for any more may still add to it
+        ends = [*(begun for _, begun in stages[1:]), ended_ns][: len(stages)]
+        return [(name, begun, end) for (name, begun), end in zip(stages, ends, strict=True)]
 
     def seconds(self, ended_ns: int) -> dict[str, float]:
         """Seconds by stage."""

@@ -116,6 +116,7 @@ class RunningServe:
 
     url: str
     numbers: Iterator[int]
+    root: Path
 
     def unique_route(self) -> str:
         return f"/app-{next(self.numbers)}"
@@ -146,6 +147,11 @@ class RunningServe:
 
         port = ray.nodes()[0]["MetricsExportPort"]
         return httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=10, trust_env=False).text
+
+    def log_records(self, deployment: str) -> list[dict[str, Any]]:
+        """What the replicas of a deployment wrote to their log files, which have one JSON object a line."""
+        files = (self.root / "session_latest" / "logs" / "serve").glob(f"replica_*_{deployment}_*.log")
+        return [json.loads(line) for file in sorted(files) for line in file.read_text().splitlines()]
 
     def client(self, timeout_s: float = 30.0) -> httpx.Client:
         return httpx.Client(base_url=self.url, timeout=timeout_s, trust_env=False)
@@ -179,7 +185,7 @@ def running_serve(s3: S3Emulator) -> Iterator[RunningServe]:
                     _system_config={"metrics_report_interval_ms": 500},
                 )
                 serve.start(http_options={"host": "127.0.0.1", "port": port})
-            yield RunningServe(url=f"http://127.0.0.1:{port}", numbers=itertools.count(1))
+            yield RunningServe(url=f"http://127.0.0.1:{port}", numbers=itertools.count(1), root=root)
         finally:
             serve.shutdown()
             ray.shutdown()
