@@ -41,6 +41,9 @@ class TextEmbedding(ServedModel):
             mean = (hidden * real).sum(dim=1) / real.sum(dim=1)
             return torch.nn.functional.normalize(mean, dim=1).tolist()
 
+    def example_inputs(self) -> Sequence[Any]:
+        return ["A text to embed."]
+
     def problem_with(self, value: Any) -> str | None:
         if not isinstance(value, str):
             return f"must be text, got {type(value).__name__}"

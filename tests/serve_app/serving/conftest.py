@@ -26,6 +26,7 @@ from emulators.s3 import ENVIRONMENT, S3Emulator
 # As short as Ray needs for its sockets, whose paths may have 107 bytes.
 _RAY_ROOT = "/tmp"
 _IMPORTABLE = Path(__file__).parent / "importable"
+_EXAMPLES = Path(__file__).parents[3] / "serve_app" / "examples"
 _MODEL = {
     "name": "embed",
     "route": "/embed",
@@ -171,7 +172,7 @@ def running_serve(s3: S3Emulator) -> Iterator[RunningServe]:
             port = free_port()
             # What the replicas inherit; undone at once, since other tests of this process must not see it.
             with pytest.MonkeyPatch.context() as inherited:
-                inherited.setenv("PYTHONPATH", str(_IMPORTABLE))
+                inherited.setenv("PYTHONPATH", f"{_IMPORTABLE}{os.pathsep}{_EXAMPLES}")
                 for name, value in {**ENVIRONMENT, "AWS_ENDPOINT_URL": s3.endpoint_url}.items():
                     inherited.setenv(name, value)
                 ray.init(
