@@ -123,6 +123,7 @@ async def in_process(model: Path, rounds: int, count: int) -> Medians:
     """Microseconds of a request without Ray."""
     from ray_model_serving.contract.settings import ServingSettings
     from ray_model_serving.host_memory import LimitReader
+    from ray_model_serving.serving.desk import RequestDesk
     from ray_model_serving.serving.guard import MemoryGuard
     from ray_model_serving.serving.service import ModelService
     from ray_model_serving.serving.worker import ModelWorker, create_model
@@ -145,6 +146,7 @@ async def in_process(model: Path, rounds: int, count: int) -> Medians:
             guard=MemoryGuard(LimitReader().read, fraction=given.memory_guard_fraction),
         )
         await service.open()
+        desk = RequestDesk(Telemetry(_NoMetrics()))
         loop = asyncio.get_running_loop()
 
         async def direct() -> None:
@@ -154,7 +156,9 @@ async def in_process(model: Path, rounds: int, count: int) -> Medians:
             await loop.run_in_executor(executor, served.predict_batch, [0])
 
         async def answer() -> None:
-            response = await service.answer("POST", "/", _body())
+            # As the replica does, with an id in the form of Serve's.
+            work = service.answer("POST", "/", _body())
+            response = await desk.follow(work, request_id="3c4b8a7e-0d7c-4a39-8a3b-6f6f4a1f2f11", deadline_s=30)
             if response.status != 200:
                 raise RuntimeError(f"answered {response.status} {response.body!r}")
 
