@@ -37,7 +37,7 @@ _FOLLOWING = """\
 1. Every answer has the header `X-Request-ID`: the caller's, or one that Serve made. Every error document has the same
    as `error.request_id`. One that is longer than 128 characters, or has others than printable ASCII without blanks,
    is replaced: Serve's proxy still sends back what came, and the replacement stands in `error.request_id`, before it
-   in a header of its own, and in the log.
+   in a header of its own, and in the log; only Serve's own record in the first process has what came.
 2. The log has it as `request_id`, in the ingress and in the replica alike: Serve's own record of each request with
    status and milliseconds, and ours with what happened.
 3. `reason` of `request_refused` is the label of `model_requests_rejected_total`; with traces on, `trace_id` is the
@@ -60,6 +60,7 @@ a deployment's `logging_config` is part of its options. What Serve repeats on st
 | `load_phase` | info | a phase begins: `phase`, `phase_before`, `seconds_before` |
 | `load_ready` | info | the model is loaded and warm: `seconds` and `bytes` of each phase and source |
 | `load_failed` | error | with the cause: `permanent`, `attempts` |
+| `variant_unloaded` | info | a variant makes room for another |
 | `request_refused` | warning | `reason`, `kind`, `status`; an error with the traceback where the model failed |
 | `request_slow` | warning | over half of `request_deadline_s`: `seconds`, and `stages` with the seconds of each |
 | `requests_refused`, `requests_slow` | warning | how many more of a `reason` came within 10 s: `count` |
@@ -81,8 +82,8 @@ Without an endpoint nothing of OpenTelemetry is imported.
 - The resource is the replica: `service.name` (the model, or `Ingress`), `application`, `deployment`, `replica`.
 
 Spans leave from a queue of 2048 in a thread of their own; what does not fit, or is not taken within 2 s, is dropped.
-A collector that is slow or away costs requests nothing. `OTEL_TRACES_SAMPLER` and `OTEL_EXPORTER_OTLP_HEADERS` in the
-pods' environment are honoured; the caller's decision not to sample is too.
+A collector that is slow or away holds no request, and is told in the log once a minute. `OTEL_TRACES_SAMPLER` and
+`OTEL_EXPORTER_OTLP_HEADERS` in the pods' environment are honoured; the caller's decision not to sample is too.
 """
 
 

@@ -85,7 +85,7 @@ MODEL_STATE = Metric(
 )  # fmt: skip
 LOADS_IN_FLIGHT = Metric(
     name="model_loads_in_flight", type=MetricType.GAUGE, unit="1",
-    description="1 while the replica loads or warms up, else 0; the sum over replicas counts loads",
+    description="Loads and warm-ups under way in the replica, those of variants too",
     advice="high for longer than a load's `total`: the log record `load_phase` says where it is",
 )  # fmt: skip
 REJECTED = Metric(

@@ -5,6 +5,7 @@ costs a request nothing. ``OTEL_TRACES_SAMPLER`` and ``OTEL_EXPORTER_OTLP_HEADER
 """
 
 import importlib.util
+import logging
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -27,6 +28,10 @@ _EVERY_S = 2.0
 _EXPORT_TIMEOUT_S = 2.0
 # What a replica that ends waits for its last spans.
 _FLUSH_S = 1.0
+
+
+# The exporter tells of each try; of a collector that is away for a day that would be all that a log has.
+_COMPLAINT_EVERY_S = 60.0
 
 
 class TracesMissingError(ModelServingError):
@@ -68,6 +73,9 @@ class Tracing:
         # Not the process's own provider: that one is Ray's and the model class's to set.
         self._provider = TracerProvider(resource=Resource.create(dict(resource)), shutdown_on_exit=False)
         exporter = OTLPSpanExporter(f"{endpoint.rstrip('/')}/v1/traces", timeout=_EXPORT_TIMEOUT_S)
+        complaints = logging.getLogger(OTLPSpanExporter.__module__)
+        if not any(isinstance(each, _Sparse) for each in complaints.filters):
+            complaints.addFilter(_Sparse())
         self._provider.add_span_processor(
             BatchSpanProcessor(
                 exporter,
@@ -125,6 +133,22 @@ class Tracing:
         carrier: dict[str, str] = {}
         self._propagator.inject(carrier, context=set_span_in_context(span))
         return carrier
+
+
+class _Sparse(logging.Filter):
+    """Lets a record through, and then none for a while."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._silent_until = 0.0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        del record
+        now = time.monotonic()
+        if now < self._silent_until:
+            return False
+        self._silent_until = now + _COMPLAINT_EVERY_S
+        return True
 
 
 class RequestTrace:

@@ -14,12 +14,13 @@ from typing import Any
 import pytest
 
 from emulators.collector import collector
+from ray_model_serving.app import build
 from ray_model_serving.serving.desk import RequestDesk
 from ray_model_serving.serving.exchange import RefusedError, Response, json_response
 from ray_model_serving.serving.logs import LOGGER, Fields, Occasionally
 from ray_model_serving.serving.phases import LoadPhases
 from ray_model_serving.serving.requests import begin_stage, current_request, settled_id
-from ray_model_serving.serving.tracing import TracesMissingError, Tracing, carrier_of, check_available
+from ray_model_serving.serving.tracing import TracesMissingError, Tracing, carrier_of
 from ray_model_serving.telemetry import Telemetry, cache_result
 
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -334,11 +335,26 @@ def test_without_an_endpoint_nothing_of_opentelemetry_is_imported():
     assert said.stdout.strip() == "[]"
 
 
-def test_traces_without_their_packages_are_refused_by_name(monkeypatch):
+def test_traces_without_their_packages_are_refused_when_the_application_is_built(monkeypatch, make_args):
+    args = make_args(trace_endpoint="http://collector:4318")
+    build(args)
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http", None)
     with pytest.raises(TracesMissingError, match="trace_endpoint is set") as raised:
-        check_available()
+        build(args)
     assert "[serve,traces]" in raised.value.hint
+    build(make_args())
+
+
+def test_a_collector_that_is_away_is_told_once_a_minute(caplog):
+    exporters = logging.getLogger("opentelemetry.exporter.otlp.proto.http.trace_exporter")
+    exporters.filters.clear()  # as in a new process
+    tracing = Tracing(f"http://127.0.0.1:{free_port()}", {"service.name": "embed"})
+    for number in range(20):
+        exporters.warning("no answer to try %d", number)
+    tracing.close()
+    assert [record.getMessage() for record in caplog.records if "no answer" in record.getMessage()] == [
+        "no answer to try 0"
+    ]
 
 
 @pytest.mark.parametrize(
