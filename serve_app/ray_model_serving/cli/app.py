@@ -1,4 +1,4 @@
-"""``ray-model``: what a model needs, a model on this node, and a trial load, each without Ray.
+"""``ray-model``: what a model needs, a model on this node, a trial load, and a batch job.
 
 Exit codes: 0 well, 1 failed, 2 bad input, 130 interrupted, 143 terminated. torch and boto3 are imported in commands.
 """
@@ -11,6 +11,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from ray_model_serving.cli import cache, commands
+from ray_model_serving.cli.batch import batch
 from ray_model_serving.cli.convert import convert
 from ray_model_serving.cli.output import EXIT_BAD_INPUT, UsageError, guarded, report_error
 from ray_model_serving.cli.warmup import warmup
@@ -22,7 +23,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="Models on a node: what one needs, fetch it into the node's cache, load it on trial. Needs no Ray.",
+    help="Models on a node: what one needs, fetch it into the node's cache, load it on trial. Only warmup and batch need Ray.",
 )
 
 app.add_typer(cache.app)
@@ -147,6 +148,7 @@ def load(
 
 app.command()(convert)
 app.command()(warmup)
+app.command()(batch)
 
 
 def run(arguments: Sequence[str]) -> NoReturn:
