@@ -38,6 +38,7 @@ _FOLLOWING = """\
    as `error.request_id`. One that is longer than 128 characters, or has others than printable ASCII without blanks,
    is replaced: Serve's proxy still sends back what came, and the replacement stands in `error.request_id`, before it
    in a header of its own, and in the log; only Serve's own record in the first process has what came.
+   (Serve answers one that is no UTF-8 with a 500 of its own.)
 2. The log has it as `request_id`, in the ingress and in the replica alike: Serve's own record of each request with
    status and milliseconds, and ours with what happened.
 3. `reason` of `request_refused` is the label of `model_requests_rejected_total`; with traces on, `trace_id` is the
