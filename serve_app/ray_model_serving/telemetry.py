@@ -6,8 +6,6 @@ from typing import Any, Protocol, cast
 from ray_model_serving.contract import metrics
 from ray_model_serving.contract.metrics import Metric, MetricType
 
-_LOADING = ("loading", "warming")
-
 
 class Library(Protocol):
     """The part of ``ray.serve.metrics`` that is used here."""
@@ -24,11 +22,14 @@ class Telemetry:
     def __init__(self, library: Library) -> None:
         self._instruments = {metric.name: _instrument(library, metric) for metric in metrics.ALL}
 
-    def state(self, current: str) -> None:
-        """1 for the current state, 0 for the others, so that a sum over replicas counts them by state."""
+    def state(self, current: str, loads: int) -> None:
+        """1 for the current state, 0 for the others, so that a sum over replicas counts them by state.
+
+        ``loads`` are under way, those of variants too.
+        """
         for state in metrics.STATES:
             self._set(metrics.MODEL_STATE, float(state == current), state)
-        self._set(metrics.LOADS_IN_FLIGHT, float(current in _LOADING))
+        self._set(metrics.LOADS_IN_FLIGHT, float(loads))
 
     def rejected(self, reason: str) -> None:
         self._count(metrics.REJECTED, 1, reason)

@@ -106,6 +106,11 @@ def load_session(
     return LoadedSession(session=session, report=report)
 
 
+def weights_bytes(snapshot: Snapshot, file: str | None) -> int:
+    """Bytes of the weights that :func:`load_session` brings to the device. Raises what it raises for the files."""
+    return sum(_weights(snapshot, _onnx_file(snapshot, file)))
+
+
 def _read_ahead(snapshot: Snapshot, path: str) -> None:
     """On a network file system, read all files in large pieces first: ONNX Runtime maps external weights, and would
     fetch them there page by page.

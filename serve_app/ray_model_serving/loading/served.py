@@ -9,6 +9,7 @@ from ray_model_serving.loading.compiled import CompileCache, compile_key, compil
 from ray_model_serving.loading.converted import ConvertedCopies
 from ray_model_serving.loading.loader import load
 from ray_model_serving.loading.report import LoadedModel, LoadReport
+from ray_model_serving.loading.weights import open_weights
 from ray_model_serving.model import ServedModel
 from ray_model_serving.onnx_model import ServedOnnxModel
 from ray_model_serving.store import Snapshot
@@ -71,6 +72,16 @@ def load_served(
             compiled.close()
         raise
     return Served(report=loaded.report, copy=loaded.copy, compiled=compiled)
+
+
+def device_bytes(served: ServedModel, snapshot: Snapshot, dtype: Dtype) -> int:
+    """What the weights will take on the device, from their headers. Raises the errors of ``store.errors``."""
+    if isinstance(served, ServedOnnxModel):
+        from ray_model_serving.loading.onnx_session import weights_bytes
+
+        return weights_bytes(snapshot, served.onnx_file)
+    weights = open_weights(snapshot.path, snapshot.manifest.files)
+    return weights.checkpoint.without(served.ignore_keys).loaded_bytes(dtype)
 
 
 def _load_module(

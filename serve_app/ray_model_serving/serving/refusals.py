@@ -1,5 +1,7 @@
 """The refusals of a replica: what it says, with which status, and when to come back."""
 
+from collections.abc import Sequence
+
 from ray_model_serving.contract.settings import Limits, ModelSettings
 from ray_model_serving.serving.exchange import RefusedError, retry_after
 from ray_model_serving.serving.gate import LoadFailedError
@@ -12,9 +14,11 @@ RETRY_WHEN_SHORT_S = 1.0
 RETRY_WHEN_DRAINING_S = 1.0
 
 
-def not_found(path: str, route: str) -> RefusedError:
+def not_found(path: str, route: str, variants: Sequence[str] = ()) -> RefusedError:
     base = route.rstrip("/")
     hint = f"POST {route} predicts, GET {base}/status reports, GET {base}/ready says whether it would answer"
+    if variants:
+        hint += f"; variants, each below {base}/: {', '.join(variants)}"
     return RefusedError(404, "not_found", f"nothing answers {path!r}", hint=hint)
 
 
@@ -95,6 +99,11 @@ def still_loading(limits: Limits) -> RefusedError:
 def late_prediction(limits: Limits) -> RefusedError:
     message = f"the model did not answer within request_deadline_s {limits.request_deadline_s:g}"
     return RefusedError(504, "deadline", message, permanent=False, reason="deadline")
+
+
+def model_failed(error: Exception) -> RefusedError:
+    message = f"the model failed: {type(error).__name__}: {error}"
+    return RefusedError(500, "model_failed", message, hint="see the replica's log", reason="model_failed")
 
 
 def load_failed(failure: LoadFailedError) -> RefusedError:

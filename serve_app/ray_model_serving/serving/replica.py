@@ -12,8 +12,9 @@ import ray.serve.metrics
 from starlette.requests import Request
 from starlette.responses import Response as HttpResponse
 
-from ray_model_serving.contract.settings import LoadMode, ServingSettings
+from ray_model_serving.contract.settings import LoadMode, ModelSettings, ServingSettings
 from ray_model_serving.host_memory import LimitReader
+from ray_model_serving.model import ServedModel
 from ray_model_serving.serving import serve_request
 from ray_model_serving.serving.desk import RequestDesk
 from ray_model_serving.serving.exchange import Response
@@ -24,6 +25,7 @@ from ray_model_serving.serving.phases import LoadPhases, Span
 from ray_model_serving.serving.service import ModelService
 from ray_model_serving.serving.tracing import Tracing, carrier_of
 from ray_model_serving.serving.turns import watch_for_leaks
+from ray_model_serving.serving.variants import Admit
 from ray_model_serving.serving.warmup import Everyone, is_warmup
 from ray_model_serving.serving.worker import ModelWorker, create_model
 from ray_model_serving.telemetry import Telemetry
@@ -46,8 +48,8 @@ class ModelReplica:
         self._tracing = tracing_of(settings.trace_endpoint, model.name)
         self._desk = RequestDesk(telemetry, tracing=self._tracing)
         self._deadline_s = model.limits.request_deadline_s
-        phases = LoadPhases(model.name, lambda taken, error: self._trace_load(worker.snapshot_id, taken, error))
-        worker = ModelWorker(settings, model, served, phases=phases)
+        self._settings = settings
+        worker = self._new_worker(model, served=served)
         self._service = ModelService(
             model,
             worker,
@@ -59,6 +61,7 @@ class ModelReplica:
             cost=served.cost,
             guard=MemoryGuard(LimitReader().read, fraction=settings.memory_guard_fraction),
             desk=self._desk,
+            new_worker=self._new_worker,
         )
         fields = {"model": model.name, **where()}
         Fields(fields, lambda: {"snapshot_id": worker.snapshot_id, "phase": worker.phase}).install()
@@ -86,6 +89,13 @@ class ModelReplica:
         return await self._desk.follow(
             work, request_id=request_id, replaced=replaced, deadline_s=self._deadline_s, carrier=carrier
         )
+
+    def _new_worker(
+        self, model: ModelSettings, admit: Admit | None = None, *, served: ServedModel | None = None
+    ) -> ModelWorker:
+        phases = LoadPhases(model.name, lambda taken, error: self._trace_load(worker.snapshot_id, taken, error))
+        worker = ModelWorker(self._settings, model, served, phases=phases, admit=admit)
+        return worker
 
     def _trace_load(self, snapshot_id: str | None, phases: list[Span], error: str | None) -> None:
         if self._tracing:

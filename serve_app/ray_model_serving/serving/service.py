@@ -1,18 +1,17 @@
 """One model behind its gate and its limits, without Ray: a request in, a response out."""
 
 import asyncio
-import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from concurrent.futures import Executor
-from contextlib import suppress
+from contextlib import asynccontextmanager
 from dataclasses import asdict
-from typing import Any, Protocol
+from typing import Any
 
 from ray_model_serving.contract.settings import ModelSettings
 from ray_model_serving.serving import refusals
-from ray_model_serving.serving.batching import Batcher
 from ray_model_serving.serving.costs import costs_of
 from ray_model_serving.serving.desk import RequestDesk
+from ray_model_serving.serving.engine import Engine, Worker
 from ray_model_serving.serving.exchange import (
     RefusedError,
     Response,
@@ -22,34 +21,13 @@ from ray_model_serving.serving.exchange import (
     read_body,
     subpath,
 )
-from ray_model_serving.serving.gate import Gate, LoadFailedError, State
+from ray_model_serving.serving.gate import LoadFailedError, State
 from ray_model_serving.serving.guard import MemoryGuard
-from ray_model_serving.serving.halving import BatchMemoryError, is_device_fault
+from ray_model_serving.serving.halving import BatchMemoryError
 from ray_model_serving.serving.intake import Intake
 from ray_model_serving.serving.requests import begin_stage
+from ray_model_serving.serving.variants import NewWorker, Variants
 from ray_model_serving.telemetry import Telemetry
-
-log = logging.getLogger("ray.serve")
-
-# A forward pass longer than a request's deadline answers nobody; this much over it, it counts as hung.
-HUNG_MARGIN_S = 10.0
-
-
-class Worker(Protocol):
-    """What the service needs of :class:`~ray_model_serving.serving.worker.ModelWorker`."""
-
-    progress: Any
-    report: dict[str, Any] | None
-
-    @property
-    def phase(self) -> str | None: ...
-    @property
-    def snapshot_id(self) -> str | None: ...
-    def load(self) -> None: ...
-    def warm_up(self) -> None: ...
-    def predict(self, inputs: list[Any]) -> Any: ...
-    def free(self) -> None: ...
-    def close(self) -> None: ...
 
 
 def cost_one(value: Any) -> int:
@@ -77,53 +55,46 @@ class ModelService:
         cost: Callable[[Any], int] = cost_one,
         guard: MemoryGuard | None = None,
         desk: RequestDesk | None = None,
+        new_worker: NewWorker | None = None,
     ) -> None:
         self._model = model
-        self._worker = worker
-        self._load_deadline_s = load_deadline_s
-        self._executor = executor
         self._telemetry = telemetry
         self._desk = desk or RequestDesk(telemetry)
         self._problem_with = problem_with
         self._identity = identity
         self._cost = cost
         self._guard = guard
-        self._device_fault: str | None = None
-        self._gate = Gate(
-            worker.load,
-            self._warm_up,
+        self._engine = Engine(
+            model,
+            worker,
             executor=executor,
-            deadline_s=load_deadline_s,
-            on_change=self._changed,
+            load_deadline_s=load_deadline_s,
+            on_change=self._count,
+            on_loaded=telemetry.loaded,
         )
-        telemetry.state(self._gate.state.value)
+        self._variants = None
+        if model.variants and new_worker:
+            self._variants = Variants(
+                model, new_worker, load_deadline_s=load_deadline_s, on_change=self._count, on_loaded=telemetry.loaded
+            )
         self._intake = Intake(model, guard)
-        self._batcher = Batcher(
-            worker.predict,
-            executor=executor,
-            max_batch_size=model.limits.max_batch_size,
-            max_batch_cost=model.limits.max_batch_cost,
-            batch_wait_s=model.limits.batch_wait_s,
-            free=worker.free,
-        )
+        self._count()
 
     async def open(self) -> None:
         """Load and warm up, with retries until the load's deadline. Raises :class:`LoadFailedError`."""
-        await self._gate.opened_within(self._load_deadline_s)
+        await self._engine.open()
 
     def drain(self, why: str) -> None:
         """Take no new work from now on; what is under way goes on."""
         self._intake.ending = self._intake.ending or why
 
     def close(self) -> None:
-        """Drain, fail what no pass has begun with, and let go of the files once the thread is done; never waits.
-
-        A load under way can't be stopped; what it leaves open is closed right after it.
-        """
-        self.drain("it is being shut down")
-        self._batcher.close(refusals.draining(self._model.name, "it is being shut down"))
-        with suppress(RuntimeError):  # an executor that was shut down before
-            self._executor.submit(self._worker.close)
+        """Drain, fail what no pass has begun with, and let go of the files once their threads are done; never waits."""
+        why = "it is being shut down"
+        self.drain(why)
+        self._engine.close(refusals.draining(self._model.name, why))
+        if self._variants:
+            self._variants.close(refusals.draining(self._model.name, why))
 
     @property
     def ongoing(self) -> int:
@@ -133,75 +104,83 @@ class ModelService:
     @property
     def fault(self) -> str | None:
         """Why only a new process can help, or None. Takes no lock and never waits."""
-        return self._gate.fault or self._device_fault or self._hung()
+        return next((engine.fault for engine in self._engines() if engine.fault), None)
 
     def why_not_ready(self) -> str | None:
         """Why a request would not be answered now, or None. Takes no lock and never waits."""
         if self._intake.ending:
             return f"draining: {self._intake.ending}"
-        if self.fault:
-            return self.fault
-        if self._gate.state is State.READY:
-            return None
-        if self._gate.failure:
-            return self._gate.failure.message
-        phase = self._worker.phase
-        return f"the model is {self._gate.state.value}" + (f", phase {phase}" if phase else "")
+        return self.fault or self._engine.why_not_ready()
 
     def status(self) -> dict[str, object]:
         """What this replica is doing. Takes no lock and never waits."""
-        worker, failure, why = self._worker, self._gate.failure, self.why_not_ready()
+        why = self.why_not_ready()
         return {
             "model": self._model.name,
             **self._identity,
-            "state": self._gate.state.value,
+            "state": self._engine.state.value,
             "ready": why is None,
             "why_not_ready": why,
             "draining": self._intake.ending is not None,
-            "phase": worker.phase,
-            "progress": asdict(worker.progress) if worker.progress else None,
-            "attempts": self._gate.attempts,
-            "snapshot_id": worker.snapshot_id,
-            "load": worker.report,
+            **self._engine.status(),
             "limits": asdict(self._model.limits),
             "ongoing": self._intake.ongoing,
             "memory_guard": self._guard.to_json() if self._guard else {"state": "off", "why": "not asked for"},
-            **(failure.to_json() if failure else {"error": None}),
+            "variants": self._variants.status() if self._variants else None,
         }
 
     def ready(self) -> Response:
         """200 when loaded and warm, else 503 that says what is missing; both are short enough for a probe."""
         why = self.why_not_ready()
-        document = {
-            "ready": why is None,
-            "state": self._gate.state.value,
-            "phase": self._worker.phase,
-            "why_not_ready": why,
-        }
-        return json_response(200 if why is None else 503, document)
+        return _ready({"state": self._engine.state.value, "phase": self._engine.phase, "why_not_ready": why})
 
     async def answer(self, method: str, path: str, body: AsyncIterator[bytes]) -> Response:
         """Never raises for a request that is refused or a model that fails; cancelled when the client is gone."""
         try:
             if not is_under(path, self._model.route):
                 raise refusals.not_found(path, self._model.route)
-            below, reading = subpath(path, self._model.route), method in ("GET", "HEAD")
-            if below == "status" and reading:
-                return json_response(200, self.status())
-            if below == "ready" and reading:
-                return self.ready()
-            if below:
-                raise refusals.not_found(path, self._model.route)
-            if method != "POST":
-                raise refusals.wrong_method(method)
-            return await self._predict(body)
+            first, _, below = subpath(path, self._model.route).partition("/")
+            if self._variants and first in self._variants.names:
+                return await self._answer_for(first, below, method, path, body)
+            return await self._answer_for(None, first if not below else f"{first}/{below}", method, path, body)
         except RefusedError as refusal:
             return self._desk.refuse(refusal, self._model.name)
 
-    async def _predict(self, body: AsyncIterator[bytes]) -> Response:
+    async def _answer_for(
+        self, variant: str | None, below: str, method: str, path: str, body: AsyncIterator[bytes]
+    ) -> Response:
+        reading = method in ("GET", "HEAD")
+        if below == "status" and reading:
+            return json_response(200, self._status_of(variant))
+        if below == "ready" and reading:
+            return self.ready() if variant is None else _ready(self._status_of(variant))
+        if below:
+            raise refusals.not_found(path, self._model.route, self._variants.names if self._variants else ())
+        if method != "POST":
+            raise refusals.wrong_method(method)
+        return await self._predict(variant, body)
+
+    def _status_of(self, variant: str | None) -> dict[str, object]:
+        if variant is None or self._variants is None:
+            return self.status()
+        found = self._variants.status_of(variant)
+        if why := self._intake.ending and f"draining: {self._intake.ending}":
+            found |= {"ready": False, "why_not_ready": why}
+        return {"model": self._model.name, "variant": variant, **self._identity, **found}
+
+    @asynccontextmanager
+    async def _held(self, variant: str | None) -> AsyncGenerator[Engine]:
+        if variant is None or self._variants is None:
+            yield self._engine
+            return
+        async with self._variants.hold(variant) as engine:
+            yield engine
+
+    async def _predict(self, variant: str | None, body: AsyncIterator[bytes]) -> Response:
         limits = self._model.limits
         late = refusals.late_place
         clock = asyncio.timeout(limits.request_deadline_s)
+        engine: Engine | None = None
         try:
             begin_stage("queue")
             async with clock, self._intake.place():
@@ -212,10 +191,11 @@ class ModelService:
                 costs = costs_of(inputs, limits, self._cost)
                 late = refusals.still_loading
                 begin_stage("load")
-                await self._gate.opened()
-                late = refusals.late_prediction
-                begin_stage("batch_wait")
-                outputs = await self._batcher.predict(inputs, costs)
+                async with self._held(variant) as engine:
+                    await engine.opened()
+                    late = refusals.late_prediction
+                    begin_stage("batch_wait")
+                    outputs = await engine.predict(inputs, costs)
         except LoadFailedError as failure:
             raise refusals.load_failed(failure) from failure
         except RefusedError:
@@ -225,32 +205,23 @@ class ModelService:
         except Exception as error:
             if clock.expired():
                 raise late(limits) from error
-            raise self._model_failed(error) from error
+            if engine:
+                engine.note(error)
+            raise refusals.model_failed(error) from error
         try:
             return json_response(200, {"outputs": outputs})
         except (TypeError, ValueError) as error:
-            raise self._model_failed(error) from error
+            raise refusals.model_failed(error) from error
 
-    def _changed(self, state: State) -> None:
-        self._telemetry.state(state.value)
-        failure = self._gate.failure
-        if failure:
-            extra = {"event": "load_failed", "permanent": failure.permanent, "attempts": self._gate.attempts}
-            log.error("model %s: %s", self._model.name, failure.message, extra=extra)
+    def _engines(self) -> list[Engine]:
+        return [self._engine, *(self._variants.engines.values() if self._variants else ())]
 
-    def _warm_up(self) -> None:
-        self._worker.warm_up()
-        if self._worker.report:
-            self._telemetry.loaded(self._worker.report)
+    def _count(self) -> None:
+        loading = sum(engine.state in (State.LOADING, State.WARMING) for engine in self._engines())
+        self._telemetry.state(self._engine.state.value, loading)
 
-    def _hung(self) -> str | None:
-        taken_s, most_s = self._batcher.pass_s, self._model.limits.request_deadline_s + HUNG_MARGIN_S
-        if taken_s <= most_s:
-            return None
-        return f"a forward pass has taken {taken_s:.0f} s, over request_deadline_s and {HUNG_MARGIN_S:g} s: it hangs"
 
-    def _model_failed(self, error: Exception) -> RefusedError:
-        if is_device_fault(error):
-            self._device_fault = f"the device failed: {error}"
-        message = f"the model failed: {type(error).__name__}: {error}"
-        return RefusedError(500, "model_failed", message, hint="see the replica's log", reason="model_failed")
+def _ready(found: dict[str, object]) -> Response:
+    why = found["why_not_ready"]
+    document = {"ready": why is None, "state": found["state"], "phase": found["phase"], "why_not_ready": why}
+    return json_response(200 if why is None else 503, document)

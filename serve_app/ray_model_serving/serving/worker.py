@@ -1,8 +1,9 @@
 """What runs on a replica's one model thread: the class is imported, the model loaded, warmed up and asked."""
 
+import gc
 import logging
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,14 +37,19 @@ class ModelWorker:
         self,
         settings: ServingSettings,
         model: ModelSettings,
-        served: ServedModel,
+        served: ServedModel | None = None,
         *,
         phases: LoadPhases | None = None,
+        admit: Callable[[int], None] | None = None,
     ) -> None:
+        """``served`` is the model class's instance; without it each load makes one. ``admit`` gets the bytes that the
+        weights will take on the device, and returns when there is room.
+        """
         self._phases = phases or LoadPhases(model.name)
         self._settings = settings
         self._model = model
         self._served = served
+        self._admit = admit
         self._snapshot: Snapshot | None = None
         self._loaded: Served | None = None
         self._started = 0.0
@@ -69,6 +75,8 @@ class ModelWorker:
         """Files to the node, weights to the device. Raises the typed errors of store and loading."""
         self._started, started_at, self._before_load = time.monotonic(), time.time(), resident()
         with self._phases.failing(), _exit_is_an_error():
+            if self._served is None:
+                self._served = create_model(self._model)
             try:
                 waited_s = self._load_once()
             except Exception:
@@ -92,7 +100,7 @@ class ModelWorker:
 
         self.phase, started = "warm_up", time.monotonic()
         with self._phases.failing(), _exit_is_an_error(), PeakSampler(baseline=self._before_load) as sampler:
-            self._served.warm_up()
+            self._instance.warm_up()
         ended = time.monotonic()
         # Beside the peaks of the load: mapped weights become resident, and work spaces appear, when a model first runs.
         self.report["memory"]["gpu_peak_bytes"] = gpu_peak_bytes(self._model.device)
@@ -106,7 +114,7 @@ class ModelWorker:
 
     def predict(self, inputs: list[Any]) -> Sequence[Any]:
         with _exit_is_an_error():
-            return self._served.predict_batch(inputs)
+            return self._instance.predict_batch(inputs)
 
     def free(self) -> None:
         """Give device memory that nothing uses back, before a batch is tried again."""
@@ -121,9 +129,21 @@ class ModelWorker:
                 held.close()
         self._loaded = self._snapshot = None
 
+    def unload(self) -> None:
+        """Let go of files and weights; a load after it makes the model anew."""
+        self.close()
+        self._served = self.report = None
+        gc.collect()  # modules with cycles among them would keep their weights until some later collection
+        self.free()
+
+    @property
+    def _instance(self) -> ServedModel:
+        assert self._served is not None  # there from the first load on
+        return self._served
+
     def _load_once(self) -> float:
         """Fetch and load; returns the seconds that it waited for other loads of the node."""
-        from ray_model_serving.loading.served import Place, load_served
+        from ray_model_serving.loading.served import Place, device_bytes, load_served
 
         settings, model = self._settings, self._model
         layout = CacheLayout(Path(settings.cache_root))
@@ -131,16 +151,18 @@ class ModelWorker:
         self.close()
         snapshot = self._fetch(end)
         self.phase, waiting_since = "wait", time.monotonic()
+        if self._admit:
+            self._admit(device_bytes(self._instance, snapshot, model.dtype))
         slots = load_slot(
             layout.locks,
             at_once=settings.loads_at_once_per_node,
-            deadline_s=max(0.0, end - waiting_since),
+            deadline_s=max(0.0, end - time.monotonic()),
         )
         with slots:
             waited_s = time.monotonic() - waiting_since
             self.phase = "map"
             self._loaded = load_served(
-                self._served,
+                self._instance,
                 snapshot,
                 dtype=model.dtype,
                 host_peak_bytes=model.host_peak_bytes,

@@ -506,7 +506,7 @@ async def test_a_pass_that_hangs_makes_the_replica_unhealthy_and_one_that_ends_d
     bench.worker.go_on.clear()
     assert (await bench.post({"inputs": ["a"]})).status == 504
     assert bench.service.fault is None, "slow for once is no reason to lose a loaded replica"
-    monkeypatch.setattr("ray_model_serving.serving.service.HUNG_MARGIN_S", -0.05)
+    monkeypatch.setattr("ray_model_serving.serving.engine.HUNG_MARGIN_S", -0.05)
     assert "it hangs" in str(bench.service.fault)
     assert (await bench.get("/embed/ready")).status == 503
     bench.worker.go_on.set()
