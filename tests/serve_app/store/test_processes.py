@@ -13,7 +13,7 @@ from pathlib import Path
 from emulators import Answer, RecordingProxy
 from emulators.models import Bucket, large_model, read_files
 from emulators.proxy import Forward, Request
-from ray_model_serving.store import ModelStore
+from ray_model_serving.store import FetchProgress, ModelStore
 
 _WAIT_S = 30.0
 _FETCH = """
@@ -85,8 +85,12 @@ def test_with_a_pin_only_one_of_many_that_start_at_once_asks_the_store(
     proxy.rule = gate
 
     def ensure(waits: threading.Event) -> int:
+        def listen(now: FetchProgress) -> None:
+            if now.phase == "wait":
+                waits.set()
+
         store = ModelStore(tmp_path, endpoint_url=proxy.endpoint_url, connections=4)
-        with store.ensure(uri, snapshot_id=pin, on_progress=lambda now: now.phase == "wait" and waits.set()) as held:
+        with store.ensure(uri, snapshot_id=pin, on_progress=listen) as held:
             assert read_files(held.path) == files
             return held.report.bytes_store
 
