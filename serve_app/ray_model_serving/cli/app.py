@@ -23,7 +23,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="Models on a node: what one needs, fetch it into the node's cache, load it on trial. Only warmup and batch need Ray.",
+    help="Models on a node: what one needs, fetch it into the node's cache, load it on trial; and jobs on Ray.",
 )
 
 app.add_typer(cache.app)

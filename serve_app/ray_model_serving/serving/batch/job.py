@@ -16,7 +16,7 @@ from ray_model_serving.contract.errors import ModelServingError
 from ray_model_serving.contract.memory import actor_memory_bytes
 from ray_model_serving.contract.problems import Problems
 from ray_model_serving.contract.settings import ModelSettings, ServingSettings
-from ray_model_serving.serving.batch.file_worker import FileWorker, Job
+from ray_model_serving.serving.batch.file_worker import FileWorker, Job, record_name
 from ray_model_serving.serving.batch.places import Place
 from ray_model_serving.serving.batch.plan import STATE, InputFile, OnBadRow, Plan, Work, check_same, plan, settings_hash
 from ray_model_serving.serving.batch.records import columns_of
@@ -144,12 +144,17 @@ def _plan(order: Order, job: Job, target: Place, inputs: list[InputFile]) -> Pla
     target.sweep()
     before = target.read_json(_JOB)
     records = target.records() if before is not None else {}
-    if order.fresh and before is not None:
-        for record in records.values():
-            target.remove(record["output"])
-        records, before = {}, None
     outputs = target.names()
-    check_same(before, job.work, outputs, order.output_uri)
+    if order.fresh and before is not None:
+        # A run that was killed may have left an output without its record.
+        written = {record["output"] for record in records.values()} | {file.name for file in inputs}
+        for name in written.intersection(outputs):
+            target.remove(name)
+        for name in records:
+            target.remove(record_name(name))
+        records = {}
+    else:
+        check_same(before, job.work, outputs, order.output_uri)
     target.write_json(_JOB, job.work.to_json())
     return plan(inputs, records, outputs)
 

@@ -77,17 +77,21 @@ def plan(inputs: Sequence[InputFile], records: Mapping[str, Mapping[str, Any]], 
 
 def check_same(before: Mapping[str, Any] | None, now: Work, outputs: Sequence[str], where: str) -> None:
     """Raises :class:`OtherBatchError` unless the folder is empty or was made by the same work."""
-    hint = "choose another --output, or --fresh to replace what batch jobs wrote there"
     if before is None:
         if outputs:
-            raise OtherBatchError(f"--output {where} holds {outputs[0]!r}, which no batch job made", hint=hint)
+            raise OtherBatchError(
+                f"--output {where} holds {outputs[0]!r}, which no batch job made", hint="choose another --output"
+            )
         return
     wanted = now.to_json()
     differ = [
         f"{key} was {before.get(key)!r} and is {wanted[key]!r}" for key in wanted if before.get(key) != wanted[key]
     ]
     if differ:
-        raise OtherBatchError(f"--output {where} was made by another job: {'; '.join(differ)}", hint=hint)
+        raise OtherBatchError(
+            f"--output {where} was made by another job: {'; '.join(differ)}",
+            hint="choose another --output, or --fresh to replace what batch jobs wrote there",
+        )
 
 
 def settings_hash(document: object) -> str:

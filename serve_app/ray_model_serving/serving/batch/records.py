@@ -9,6 +9,9 @@ from typing import Any
 
 from ray_model_serving.contract.errors import ModelServingError
 
+# A row group is held in memory until it is written; small ones make files that are slow to read.
+_GROUP_ROWS = 65_536
+_GROUP_BYTES = 32 * 1024**2
 # Blocks of a Parquet file that are held until one of their rows has an output, whose type the file then gets.
 _MOST_HELD = 64
 
@@ -85,6 +88,7 @@ class _ParquetOutput:
         self._type: Any = None
         self._writer: Any = None
         self._held: list[tuple[Any, list[Any]]] = []
+        self._group: list[Any] = []
 
     def write(self, block: Block, outputs: Sequence[Any], kept: Sequence[bool]) -> None:
         import pyarrow as pa
@@ -110,7 +114,7 @@ class _ParquetOutput:
         if self._type is None:
             self._type = pa.null()
         self._release()
-        self._open()
+        self._write_group()
 
     def close(self) -> None:
         if self._writer is not None:
@@ -137,8 +141,18 @@ class _ParquetOutput:
             column = pa.array(values, type=self._type)
         except (pa.ArrowException, OverflowError) as error:
             raise self._does_not_fit(error) from error
+        self._group.append(pa.RecordBatch.from_arrays([*rows.columns, column], schema=self._with_output()))
+        rows_held, bytes_held = sum(part.num_rows for part in self._group), sum(part.nbytes for part in self._group)
+        if rows_held >= _GROUP_ROWS or bytes_held >= _GROUP_BYTES:
+            self._write_group()
+
+    def _write_group(self) -> None:
+        import pyarrow as pa
+
         self._open()
-        self._writer.write_batch(pa.RecordBatch.from_arrays([*rows.columns, column], schema=self._with_output()))
+        if self._group:
+            self._writer.write_table(pa.Table.from_batches(self._group))
+        self._group = []
 
     def _does_not_fit(self, error: Exception) -> RecordsError:
         return RecordsError(
