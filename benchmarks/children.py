@@ -64,6 +64,10 @@ class Child:
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(limit_s)
 
+    def stop(self) -> None:
+        """Let it and everything it started do nothing more, until :meth:`kill`."""
+        os.killpg(self._process.pid, signal.SIGSTOP)
+
     def kill(self) -> None:
         """kill -9 for it and everything it started; no error where all of it is gone."""
         with suppress(ProcessLookupError):

@@ -1,6 +1,7 @@
 """kill -9 in the middle of a download, then the same client again in the same place: how many bytes come a second time?
 
-Progress is what nginx has sent, so up to a few MiB for each connection may still be in socket buffers at the kill.
+The client is stopped first, so that what nginx has sent and what then lies unread in socket buffers can be counted: a
+few MiB for each connection, which no client has seen. What it has read is the difference.
 """
 
 import argparse
@@ -11,9 +12,11 @@ from pathlib import Path
 from benchmarks import measuring
 from benchmarks.children import LIMIT_S, CaseFailed, drop_page_cache
 from benchmarks.fetching import NAMES, Bench, Model, check_digest, prepared
+from benchmarks.object_store import BenchStore
 
 CASES = ("ours", "rclone", "obstore", "s5cmd", "boto3", "s3torchconnector", "runai", "s3fs")
 _POLL_S = 0.001
+_SETTLED_S = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,12 +24,14 @@ class Killed:
     """Bytes before the kill and after it, as ratios to the model's."""
 
     before: float
+    unread: float
+    """Of it in socket buffers at the kill."""
     after: float
 
     @property
     def again(self) -> float:
-        """What came beyond one whole model, over the model."""
-        return self.before + self.after - 1
+        """What came beyond what was missing, over the model."""
+        return self.before - self.unread + self.after - 1
 
 
 def measure(bench: Bench, model: Model, case: str, at: float) -> Killed:
@@ -42,6 +47,9 @@ def measure(bench: Bench, model: Model, case: str, at: float) -> Killed:
             if time.monotonic() > deadline:
                 raise CaseFailed(f"did not reach {at:.0%} within {LIMIT_S:g} s")
             time.sleep(_POLL_S)
+        child.stop()
+        _await_full_buffers(bench.store)
+        unread = bench.store.queued_bytes(capped=True)
         child.kill()
     before = sum(one.body_bytes for one in bench.store.served(mark))
     mark = bench.store.mark()
@@ -51,7 +59,18 @@ def measure(bench: Bench, model: Model, case: str, at: float) -> Killed:
         again.result()
         check_digest(model, again)
     after = sum(one.body_bytes for one in bench.store.served(mark))
-    return Killed(before=before / model.size_bytes, after=after / model.size_bytes)
+    size = model.size_bytes
+    return Killed(before=before / size, unread=unread / size, after=after / size)
+
+
+def _await_full_buffers(store: BenchStore) -> None:
+    """Nobody reads any more, so what nginx can still send ends soon."""
+    deadline, sent = time.monotonic() + LIMIT_S, -1
+    while (now := store.sent_bytes_now()) != sent:
+        if time.monotonic() > deadline:
+            raise CaseFailed("the store went on sending to a client that was stopped")
+        sent = now
+        time.sleep(_SETTLED_S)
 
 
 def run(arguments: argparse.Namespace) -> str:
@@ -73,12 +92,13 @@ def render(cases: dict[str, tuple[str, float]], found: measuring.Rounds[Killed])
         [
             NAMES[case], f"{point:.0%}",
             f"{found.spread(name, lambda one: one.before):.2f}",
+            f"{found.spread(name, lambda one: one.unread):.2f}",
             f"{found.spread(name, lambda one: one.after):.2f}",
-            f"{found.spread(name, lambda one: one.again):.2f}",
+            f"{found.spread(name, lambda one: one.again):.3f}",
         ]
         for name, (case, point) in cases.items() if name in found.results
     ]  # fmt: skip
-    header = ["client", "killed at", "sent before / model", "sent after / model", "sent twice / model"]
+    header = ["client", "killed at", "sent before / model", "of it unread", "sent after / model", "read twice / model"]
     return measuring.table(header, [*rows, *measuring.failure_rows(found.failures, len(header))])
 
 

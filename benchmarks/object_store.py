@@ -99,6 +99,20 @@ class BenchStore:
         fields = dict(line.split(": ") for line in Path(f"/proc/{self.pid}/io").read_text("ascii").splitlines())
         return int(fields["wchar"])
 
+    def queued_bytes(self, *, capped: bool) -> int:
+        """What lies in the socket buffers of both sides, sent by nginx and read by nobody."""
+        port = int(self.endpoint(capped).rpartition(":")[2])
+        total = 0
+        for line in Path("/proc/net/tcp").read_text("ascii").splitlines()[1:]:
+            # Format: proc_net_tcp; addresses, the state, then the queues, all in hexadecimal.
+            _, local, remote, _, queues = line.split()[:5]
+            sent, received = (int(text, 16) for text in queues.split(":"))
+            if _port_of(local) == port:
+                total += sent
+            elif _port_of(remote) == port:
+                total += received
+        return total
+
     def mark(self) -> int:
         """A position in the log, for :meth:`served`."""
         return (self.root / "access.log").stat().st_size
@@ -125,6 +139,10 @@ class BenchStore:
     def _connections(self) -> int:
         with urllib.request.urlopen(self.status_url, timeout=5) as reply:
             return int(cast("bytes", reply.read()).split(b"\n", 1)[0].split(b":")[1])
+
+
+def _port_of(address: str) -> int:
+    return int(address.rpartition(":")[2], 16)
 
 
 def parse_log(text: str) -> list[Served]:

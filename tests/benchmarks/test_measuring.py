@@ -83,8 +83,9 @@ def test_columns_say_size_cap_and_who_runs() -> None:
 
 
 def test_bytes_sent_twice_are_those_beyond_one_model() -> None:
-    assert Killed(before=0.5, after=0.5).again == 0
-    assert Killed(before=0.5, after=1.0).again == 0.5
+    assert Killed(before=0.5, unread=0.0, after=0.5).again == 0
+    assert Killed(before=0.5, unread=0.0, after=1.0).again == 0.5
+    assert Killed(before=0.5, unread=0.25, after=0.75).again == 0, "what nobody has read is not read twice"
 
 
 def test_a_run_of_some_sections_leaves_the_others_on_the_page_and_the_limits_at_its_end() -> None:
