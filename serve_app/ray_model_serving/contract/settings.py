@@ -23,6 +23,8 @@ RESERVED_NAMES = ("status", "ready", "warmup")
 BUSY_STATUSES = (503, 429)
 # Ray counts resources in whole ten-thousandths and cuts off what is finer (FixedPoint, Ray 2.60).
 RAY_STEPS_PER_UNIT = 10_000
+# How often Serve hears of a replica's requests; a window that is no longer is refused some day (a warning in Ray 2.60).
+METRICS_INTERVAL_S = 10
 # A replica that took minutes to load is worth keeping at least twice as long.
 LOAD_TIMES_BEFORE_DOWNSCALE = 2
 DEFAULT_EXCLUDE = ("*.bin", "*.pt", "*.pth", "*.onnx", "*.h5", "*.msgpack", "*.ot", "*.md", ".git*")
@@ -121,7 +123,7 @@ class Autoscaling:
     target_ongoing_requests: float = setting(
         2.0, doc="ongoing requests per replica to aim for", minimum=1, maximum=1024
     )
-    look_back_period_s: float = setting(30.0, doc="window of the average", minimum=1, maximum=3600)
+    look_back_period_s: float = setting(30.0, doc="window of the average", above=METRICS_INTERVAL_S, maximum=3600)
     upscale_delay_s: float = setting(
         30.0, doc="how long a need lasts before replicas are added", minimum=1, maximum=3600
     )

@@ -52,6 +52,7 @@ def test_a_factor_that_multiplies_a_burst_is_refused(key: str, small_stack: Any)
         ),
         ({"downscale_delay_s": 300}, "downscale_delay_s: got 300, must be at least 2 x 283 s, which the plan expects"),
         ({"upscale_delay_s": 0}, "upscale_delay_s: got 0"),
+        ({"look_back_period_s": 10}, "look_back_period_s: got 10"),
         ({"look_back_period_s": 60}, "look_back_period_s 60 <= upscale_delay_s 30"),
         ({"upscale_delay_s": 900}, "upscale_delay_s 900 < downscale_delay_s 600 does not hold"),
         ({"target_ongoing_requests": 0.1}, "target_ongoing_requests: got 0.1"),

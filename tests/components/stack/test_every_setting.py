@@ -166,9 +166,9 @@ TABLE: dict[tuple[type, str], tuple[Any, Callable[[Graph], Any], Any]] = {
         3,
     ),
     (StackAutoscaling, "look_back_period_s"): (
-        9,
+        11,
         lambda g: deployment(g)["autoscaling_config"]["look_back_period_s"],
-        9,
+        11,
     ),
     (StackAutoscaling, "upscale_delay_s"): (99, lambda g: deployment(g)["autoscaling_config"]["upscale_delay_s"], 99),
     (StackAutoscaling, "downscale_delay_s"): (
