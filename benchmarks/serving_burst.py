@@ -215,7 +215,7 @@ def render(found: measuring.Rounds[Burst]) -> str:
 def options() -> argparse.ArgumentParser:
     """Command line; its defaults are what ``python -m benchmarks`` runs."""
     parser = measuring.parser(__doc__, rounds=5)
-    parser.add_argument("--seconds", type=float, default=60.0, help="of load in each round (default %(default)s)")
+    parser.add_argument("--seconds", type=float, default=45.0, help="of load in each round (default %(default)s)")
     parser.add_argument("--mib", type=int, default=256, help="size of the model (default %(default)s)")
     parser.add_argument("--chart", type=Path, default=CHART, help="where the picture goes (default %(default)s)")
     return parser

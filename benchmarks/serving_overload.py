@@ -31,11 +31,6 @@ _PEAK_S = 3.0
 CASES: dict[str, dict[str, Any]] = {
     "ours": {"limits": {}},
     "plain Serve": {},
-    "plain Serve, with our limits": {
-        "max_ongoing_requests": BATCH,
-        "max_queued_requests": 16,
-        "batch": {"max_batch_size": BATCH},
-    },
 }
 
 
@@ -157,7 +152,7 @@ def _cells(found: measuring.Rounds[Overload], case: str) -> list[str]:
 def options() -> argparse.ArgumentParser:
     """Command line; its defaults are what ``python -m benchmarks`` runs."""
     parser = measuring.parser(__doc__, rounds=5)
-    parser.add_argument("--seconds", type=float, default=12.0, help="of overload in each round (default %(default)s)")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of overload in each round (default %(default)s)")
     return parser
 
 
