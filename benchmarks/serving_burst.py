@@ -31,7 +31,7 @@ MOST = 8
 PREDICT_S = 0.2
 RATE = 100.0
 CHART = ROOT / "docs" / "serving-burst.svg"
-_AUTOSCALING = {"look_back_period_s": 2, "upscale_delay_s": 2, "downscale_delay_s": 60}
+_AUTOSCALING = {"look_back_period_s": 11, "upscale_delay_s": 11, "downscale_delay_s": 90}
 _TARGET = 2
 _BATCH = 8
 _QUEUED = 16
@@ -215,7 +215,7 @@ def render(found: measuring.Rounds[Burst]) -> str:
 def options() -> argparse.ArgumentParser:
     """Command line; its defaults are what ``python -m benchmarks`` runs."""
     parser = measuring.parser(__doc__, rounds=5)
-    parser.add_argument("--seconds", type=float, default=45.0, help="of load in each round (default %(default)s)")
+    parser.add_argument("--seconds", type=float, default=75.0, help="of load in each round (default %(default)s)")
     parser.add_argument("--mib", type=int, default=256, help="size of the model (default %(default)s)")
     parser.add_argument("--chart", type=Path, default=CHART, help="where the picture goes (default %(default)s)")
     return parser
