@@ -13,6 +13,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
@@ -31,6 +32,8 @@ _LOGICAL_CPUS = 16
 _OBJECT_STORE_BYTES = 200 * 1024**2
 _LOGICAL_MEMORY_BYTES = 64 * 1024**3
 _STOP_S = 20.0
+_DEPLOY_S = 170.0
+_POLL_S = 0.05
 NO_STORE = "http://127.0.0.1:9"
 
 
@@ -97,15 +100,28 @@ class Commands:
 
     def __init__(self) -> None:
         self._watches: dict[str, Watch] = {}
+        # Ray Serve (2.60) registers modules for pickling by value while it reads a status or makes a deployment, and
+        # raises where two threads of a process do so at once.
+        self._serve = threading.Lock()
 
     def deploy(self, name: str, factory: str, arguments: dict[str, Any]) -> float:
         """Run ``factory(route, **arguments)`` as application ``name`` under ``/name``; seconds until it runs."""
         from ray import serve
 
         started = time.monotonic()
-        application = _imported(factory)(f"/{name}", **arguments)
-        serve.run(application, name=name, route_prefix=f"/{name}")
-        return time.monotonic() - started
+        with self._serve:
+            application = _imported(factory)(f"/{name}", **arguments)
+            target = serve.RunTarget(application, name=name, route_prefix=f"/{name}")
+            serve.run_many([target], wait_for_applications_running=False)
+        while time.monotonic() - started < _DEPLOY_S:
+            with self._serve:
+                found = serve.status().applications[name]
+            if found.status == "RUNNING":
+                return time.monotonic() - started
+            if found.status == "DEPLOY_FAILED":
+                raise RuntimeError(f"{name} failed: {found.message}")
+            time.sleep(_POLL_S)
+        raise TimeoutError(f"{name} does not run after {_DEPLOY_S:g} s")
 
     def delete(self, name: str) -> None:
         from ray import serve
@@ -114,7 +130,7 @@ class Commands:
 
     def watch(self, name: str) -> None:
         """Begin to sample an application's replicas."""
-        self._watches[name] = Watch(name)
+        self._watches[name] = Watch(name, self._serve)
         self._watches[name].start()
 
     def watched(self, name: str) -> list[dict[str, Any]]:

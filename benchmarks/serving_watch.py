@@ -23,17 +23,18 @@ class Sample:
 
 
 class Watch(threading.Thread):
-    """Samples one application until it is stopped; lives in the process that has Ray."""
+    """Samples one application until it is stopped; lives in the process that has Ray, and asks it under ``turn``."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, turn: threading.Lock) -> None:
         super().__init__(daemon=True)
+        self._turn = turn
         self._application = name
         self._samples: list[Sample] = []
         self._over = threading.Event()
 
     def run(self) -> None:
         while not self._over.is_set():
-            self._samples.append(_sample(self._application))
+            self._samples.append(_sample(self._application, self._turn))
             self._over.wait(_PERIOD_S)
 
     def stop(self) -> list[dict[str, Any]]:
@@ -42,10 +43,11 @@ class Watch(threading.Thread):
         return [asdict(sample) for sample in self._samples]
 
 
-def _sample(name: str) -> Sample:
+def _sample(name: str, turn: threading.Lock) -> Sample:
     from ray import serve
 
-    application = serve.status().applications.get(name)
+    with turn:
+        application = serve.status().applications.get(name)
     states: dict[str, int] = {}
     for deployment in application.deployments.values() if application else ():
         for state, count in deployment.replica_states.items():
