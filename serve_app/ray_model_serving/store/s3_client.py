@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import botocore.session
+from botocore import handlers
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, PartialCredentialsError
 
@@ -24,6 +25,7 @@ _EXPIRED_CODES = {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired
 _API_VERSIONS: Mapping[str, str] = {"s3": "2006-03-01", "sts": "2011-06-15"}
 _USERINFO = re.compile(r"//[^/?#\s]*@")
 _PAGE_BYTES = 1024
+_BEFORE_PARSE = "before-parse.s3.*"
 _VARIABLE = "AWS_ENDPOINT_URL"
 _HINT = "check --endpoint-url or AWS_ENDPOINT_URL, AWS_REGION, AWS_PROFILE and the AWS configuration files"
 
@@ -50,9 +52,12 @@ def make_client(service: str, endpoint_url: str | None, connections: int) -> Any
         )
     # The redirector asks HeadBucket for the region, and would follow a redirect of that question without an end.
     client.meta.events.register("before-call.s3.HeadBucket", _answer_as_it_comes)
-    client.meta.events.register_first(
-        "before-parse.s3.ListObjectsV2", functools.partial(_refuse_pages, client.meta.endpoint_url)
-    )
+    # botocore's own look at such answers comes after ours; it turns what is no XML into a 500 (botocore 1.43).
+    events, own = client.meta.events, getattr(handlers, "_handle_200_error", None)
+    if own:
+        events.unregister(_BEFORE_PARSE, own)
+        events.register(_BEFORE_PARSE, own)
+    events.register_first(_BEFORE_PARSE, functools.partial(_refuse_pages, client.meta.endpoint_url))
     return client
 
 
@@ -60,16 +65,27 @@ def _answer_as_it_comes(context: dict[str, Any], **_: object) -> None:
     context["s3_redirect"]["redirected"] = True
 
 
-def _refuse_pages(endpoint_url: str, response_dict: dict[str, Any], **_: object) -> None:
-    """botocore reads any other XML, such as a login page, as an empty listing. What is no XML, such as JSON, it has
-    made a 500 of by now, which is tried a few times.
+def _refuse_pages(endpoint_url: str, operation_model: Any, response_dict: dict[str, Any], **_: object) -> None:
+    """A listing that is something else. botocore reads any other XML, such as a login page, as an empty listing, and
+    takes what is no XML, such as JSON, for an answer that broke off, which is tried again and again. One that did break
+    off begins as a listing does, and is left to it.
     """
+    if operation_model.name != "ListObjectsV2" or response_dict["status_code"] != 200:
+        return
     start = bytes(response_dict["body"][:_PAGE_BYTES])
-    if response_dict["status_code"] == 200 and b"<ListBucketResult" not in start and b"<Error" not in start:
+    if not any(text in start for text in (b"<ListBucketResult", b"<Error")) and not _broke_off(start):
         raise StoreRefusedError(
             f"{_USERINFO.sub('//***@', endpoint_url)} does not answer as S3 does, it sent {start[:60]!r}",
             hint=NOT_S3_HINT,
         )
+
+
+def _broke_off(start: bytes) -> bool:
+    """Whether it may be the beginning of a listing, cut before its first element is whole."""
+    text = start.strip()
+    if text.startswith(b"<?xml"):
+        text = text.partition(b"?>")[2].strip()
+    return bool(start.strip()) and b"<ListBucketResult".startswith(text)
 
 
 def _client(service: str, endpoint_url: str | None, connections: int) -> Any:

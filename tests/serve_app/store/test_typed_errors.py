@@ -3,6 +3,7 @@
 import logging
 import os
 import resource
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -106,9 +107,11 @@ _CUT = "<ListBucketResult><Name>b</Name><IsTruncated>true</IsTruncated></ListBuc
     [
         ("<html><body>Sign in</body></html>", "does not answer as S3"),
         ("", "does not answer as S3"),
+        ('{"message": "sign in"}', "does not answer as S3"),
+        ("<?xml version='1.0'?><html>", "does not answer as S3"),
         (_CUT, "does not say how to go on"),
     ],
-    ids=["page", "nothing", "cut listing"],
+    ids=["page", "nothing", "JSON", "cut page", "cut listing"],
 )
 def test_a_listing_that_is_none_is_refused_at_once(
     text: str, said: str, proxy: RecordingProxy, bucket: Bucket, tmp_path: Path
@@ -121,6 +124,20 @@ def test_a_listing_that_is_none_is_refused_at_once(
     assert len(proxy.requests()) == 1
     if said == "does not answer as S3":
         assert proxy.endpoint_url in raised.value.message
+
+
+@pytest.mark.parametrize("length", [3, 12, 30, 60, 200])
+def test_a_listing_that_broke_off_is_asked_for_again(
+    length: int, proxy: RecordingProxy, bucket: Bucket, tmp_path: Path
+):
+    uri = bucket.put(linear_model())
+
+    def cut(request: Request, forward: Forward) -> Answer:
+        whole = forward()
+        return replace(whole, body=whole.body[:length]) if len(proxy.requests()) == 1 else whole
+
+    proxy.rule = cut
+    assert ModelStore(tmp_path, endpoint_url=proxy.endpoint_url).resolve(uri).files
 
 
 @pytest.mark.parametrize("status", [302, 307])
