@@ -88,7 +88,7 @@ def batch(
         document = _document(ended, [file.name for file in plan.done], prepared.work.to_json(), started)
         _print(document, as_json)
 
-    guarded(run, as_json)
+    guarded(run, as_json, if_interrupted="run it again: files that are done are skipped")
 
 
 def _settings(path: Path) -> ServingSettings:

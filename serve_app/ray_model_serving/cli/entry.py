@@ -20,16 +20,16 @@ class Terminated(BaseException):
     """SIGTERM: passes every ``except Exception``, and runs every ``finally``."""
 
 
-class InterruptedFetchError(ModelServingError):
-    """Ctrl-C or SIGTERM; only what was complete before is in the cache."""
+class InterruptedCommandError(ModelServingError):
+    """Ctrl-C or SIGTERM; nothing partial is left."""
 
     kind = "interrupted"
     permanent = False
 
 
-def interrupted() -> InterruptedFetchError:
+def interrupted(hint: str = "run it again; nothing partial is in the cache") -> InterruptedCommandError:
     """The error of a command that was ended from outside."""
-    return InterruptedFetchError("interrupted", hint="run it again; nothing partial is in the cache")
+    return InterruptedCommandError("interrupted", hint=hint)
 
 
 def main() -> NoReturn:

@@ -49,12 +49,14 @@ class NegativeVerdict(Exception):  # noqa: N818 - not an error: the answer is pr
     """The command did what it was asked, and what it found is not well."""
 
 
-def guarded(run: Callable[[], None], as_json: bool, *, permanent_is_bad_input: bool = False) -> None:
-    """Run a command and turn its errors into text or JSON and an exit code."""
+def guarded(
+    run: Callable[[], None], as_json: bool, *, permanent_is_bad_input: bool = False, if_interrupted: str | None = None
+) -> None:
+    """Run a command and turn its errors into text or JSON and an exit code; ``if_interrupted`` says what to do then."""
     try:
         run()
     except (KeyboardInterrupt, Terminated) as interrupt:
-        report_error(interrupted(), as_json)
+        report_error(interrupted(if_interrupted) if if_interrupted else interrupted(), as_json)
         code = EXIT_TERMINATED if isinstance(interrupt, Terminated) else EXIT_INTERRUPTED
         raise typer.Exit(code) from interrupt
     except NegativeVerdict as verdict:

@@ -57,7 +57,7 @@ def warmup(
             raise bad from error
         _print(verdicts, gate, time.monotonic() - started, as_json)
 
-    guarded(run, as_json)
+    guarded(run, as_json, if_interrupted="the loads go on; run it again for the verdict")
 
 
 def _checked(option: str, value: str) -> str:

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -141,3 +142,17 @@ def test_a_budget_is_kept_from_the_option_and_from_the_list(proxy: RecordingProx
     assert json.loads(by_list.stdout)["models"][0]["error"]["kind"] == "no_space"
     wider = ["fetch", "--list", str(tmp_path / "models.json"), "--cache-budget-gib", "1", *common]
     assert CliRunner().invoke(app, wider).exit_code == 0, "the option is nearer than the list"
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_gate_that_is_ended_says_what_goes_on_without_it(number: int, code: int):
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # a dashboard that takes the connection and says nothing
+        process = start("warmup", "--address", f"http://127.0.0.1:{silent.getsockname()[1]}", "--json")
+        silent.settimeout(_WAIT_S)
+        connection, _ = silent.accept()
+        with connection:
+            process.send_signal(number)
+            output, _ = process.communicate(timeout=_WAIT_S)
+    assert process.returncode == code
+    error = json.loads(output)["error"]
+    assert (error["kind"], error["hint"]) == ("interrupted", "the loads go on; run it again for the verdict")
