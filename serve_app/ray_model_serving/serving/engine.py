@@ -142,7 +142,12 @@ class Engine:
         del state
         self._on_change()
         if failure := self.failure:
-            extra = {"event": "load_failed", "permanent": failure.permanent, "attempts": self._gate.attempts}
+            extra = {
+                "event": "load_failed",
+                "model": self.name,
+                "permanent": failure.permanent,
+                "attempts": self._gate.attempts,
+            }
             log.error("model %s: %s", self.name, failure.message, extra=extra)
 
     def _warm_up(self) -> None:

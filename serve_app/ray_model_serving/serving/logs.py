@@ -31,7 +31,10 @@ class Fields(logging.Filter):
         said = {} if request is None else {"request_id": request.request_id}
         if request is not None and request.trace_id:
             said["trace_id"] = request.trace_id
-        for name, value in {**self._fixed, **self._changing(), **said}.items():
+        # A variant's record names it: what its load does is not what the model's does.
+        another = getattr(record, "model", self._fixed.get("model")) != self._fixed.get("model")
+        changing = {} if another else self._changing()
+        for name, value in {**self._fixed, **changing, **said}.items():
             if not hasattr(record, name):  # what the caller says of itself counts
                 setattr(record, name, value)
         return True

@@ -27,7 +27,7 @@ class LoadPhases:
         if phase == self.current and self._begun:
             return
         now_ns, before = time.time_ns(), self.current
-        extra: dict[str, object] = {"event": "load_phase", "phase": phase}
+        extra: dict[str, object] = {"event": "load_phase", "phase": phase, "model": self._name}
         if before and self._begun:
             extra |= {"phase_before": before, "seconds_before": round((now_ns - self._begun[-1][1]) / 1e9, 4)}
         self.current = phase

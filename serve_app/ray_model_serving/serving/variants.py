@@ -164,7 +164,8 @@ class Variants:
                 self._later(self._make_room(name, *self._workers.pop(name)))
 
     async def _make_room(self, name: str, worker: VariantWorker, executor: ThreadPoolExecutor) -> None:
-        log.info("variant %s makes room", name, extra={"event": "variant_unloaded"})
+        model = self._settings[name].name
+        log.info("model %s makes room", model, extra={"event": "variant_unloaded", "model": model})
         await self._unload_worker(name, worker, executor)
         executor.shutdown(wait=False)
         self._cache.remove(name)

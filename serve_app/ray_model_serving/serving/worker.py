@@ -109,7 +109,13 @@ class ModelWorker:
         self.report["seconds"]["warm_up"] = round(ended - started, 4)
         self.report["seconds"]["total"] = round(ended - self._started, 4)
         self.phase = None
-        extra = {"event": "load_ready", "seconds": self.report["seconds"], "bytes": self.report["bytes"]}
+        extra = {
+            "event": "load_ready",
+            "model": self._model.name,
+            "snapshot_id": self.snapshot_id,
+            "seconds": self.report["seconds"],
+            "bytes": self.report["bytes"],
+        }
         log.info("model %s is ready: %s", self._model.name, self.report, extra=extra)
 
     def predict(self, inputs: list[Any]) -> Sequence[Any]:

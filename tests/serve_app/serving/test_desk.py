@@ -169,10 +169,12 @@ def test_each_record_of_a_process_says_whose_it_is(kept):
     Fields({"model": "embed", "application": "app"}, lambda: phase).install()
     LOGGER.info("one")
     LOGGER.info("two", extra={"model": "image", "phase": "map"})
-    one, two = kept.records
+    LOGGER.info("three", extra={"model": "embed/legal"})
+    one, two, three = kept.records
     assert (one["model"], one["application"], one["phase"]) == ("embed", "app", "download")
     assert (two["model"], two["phase"]) == ("image", "map"), "what a record says of itself counts"
     assert "request_id" not in one
+    assert "phase" not in three, "what the model's own load does says nothing of a variant's"
 
 
 def test_a_replaced_id_is_in_the_answers_header():

@@ -44,3 +44,8 @@ def test_variants_take_turns_in_the_memory_of_one_and_answer_with_their_own_weig
         unknown = client.post(f"{route}/fourfold", json={"inputs": [5]})
         assert unknown.status_code == 404
         assert "double, triple" in unknown.json()["error"]["hint"]
+    told = [record for record in running_serve.log_records(route.strip("/")) if record.get("event") == "load_ready"]
+    name = route.strip("/")
+    loads = [f"{name}", f"{name}/double", f"{name}/triple", f"{name}/double"]
+    assert [record["model"] for record in told] == loads, "each load is told under the name of its weights"
+    assert len({record["snapshot_id"] for record in told}) == 3
