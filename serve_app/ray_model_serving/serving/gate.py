@@ -1,6 +1,7 @@
 """The gate of a replica: one load at a time for however many wait, run off the event loop."""
 
 import asyncio
+import traceback
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -151,6 +152,7 @@ class Gate:
                     self._enter(state)
                     await loop.run_in_executor(self._executor, step)
         except Exception as error:
+            _let_go(error)
             return self._fail(self._over_deadline() if clock.expired() else _as_cause(error))
         self._enter(State.READY)
         return None
@@ -175,6 +177,19 @@ class Gate:
     def _enter(self, state: State) -> None:
         self._state = state
         self._on_change(state)
+
+
+def _let_go(error: BaseException) -> None:
+    """Empty the frames of an error that is kept: half-loaded weights among their variables would be kept with it."""
+    seen: set[int] = set()
+    chain: list[BaseException | None] = [error]
+    while chain:
+        one = chain.pop()
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        traceback.clear_frames(one.__traceback__)
+        chain += [one.__cause__, one.__context__]
 
 
 def _as_cause(error: Exception) -> ModelServingError:

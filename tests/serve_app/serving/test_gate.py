@@ -1,5 +1,6 @@
 import asyncio
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -168,6 +169,29 @@ async def test_an_untyped_failure_is_permanent_and_names_its_type(executor):
     with pytest.raises(LoadFailedError, match="ZeroDivisionError: in build") as caught:
         await make_gate(executor, load).opened()
     assert caught.value.permanent
+
+
+async def test_a_failure_that_is_kept_does_not_keep_the_weights_that_the_load_had_made(executor):
+    class Weights:
+        pass
+
+    made: list[weakref.ref[Weights]] = []
+
+    def load() -> None:
+        weights = Weights()
+        made.append(weakref.ref(weights))
+        try:
+            raise MemoryError
+        except MemoryError as error:
+            raise TransientError("no memory") from error
+
+    gate = make_gate(executor, load, first_backoff_s=60)
+    with pytest.raises(LoadFailedError):
+        await gate.opened()
+    assert gate.failure
+    # The executor's thread lets go of its last work with the next.
+    await asyncio.get_running_loop().run_in_executor(executor, list)
+    assert made[0]() is None, "their memory is wanted by whatever is loaded next"
 
 
 async def test_the_next_caller_retries_a_transient_failure_after_the_back_off(executor):
