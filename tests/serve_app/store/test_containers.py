@@ -35,11 +35,10 @@ exec "$@"
 """
 
 
-def can_unshare() -> bool:
-    return subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode == 0
-
-
-needs_root = pytest.mark.skipif(not can_unshare(), reason="mount namespaces need root")
+@pytest.fixture(autouse=True)
+def namespaces() -> None:
+    if subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode != 0:
+        pytest.skip("mount namespaces need root")
 
 
 def fetch(root: Path, proxy: RecordingProxy, uri: str, *around: str) -> subprocess.Popen[str]:
@@ -54,7 +53,6 @@ def report(process: subprocess.Popen[str]) -> dict[str, int]:
     return json.loads(output)
 
 
-@needs_root
 def test_a_container_whose_root_is_read_only_needs_to_write_to_the_cache_only(
     proxy: RecordingProxy, bucket: Bucket, tmp_path: Path
 ):
@@ -68,7 +66,6 @@ def test_a_container_whose_root_is_read_only_needs_to_write_to_the_cache_only(
     assert read_files(snapshot) == linear_model()
 
 
-@needs_root
 def test_two_containers_with_the_same_process_number_download_once(
     proxy: RecordingProxy, bucket: Bucket, tmp_path: Path
 ):  # UR-082, UR-087
@@ -81,7 +78,6 @@ def test_two_containers_with_the_same_process_number_download_once(
     assert proxy.object_bytes() == sum(map(len, files.values()))
 
 
-@needs_root
 def test_what_a_container_left_in_staging_is_taken_over_by_another(
     proxy: RecordingProxy, bucket: Bucket, tmp_path: Path
 ):  # UR-079
