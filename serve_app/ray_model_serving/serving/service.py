@@ -104,7 +104,7 @@ class ModelService:
     @property
     def fault(self) -> str | None:
         """Why only a new process can help, or None. Takes no lock and never waits."""
-        return next((engine.fault for engine in self._engines() if engine.fault), None)
+        return self._engine.fault or (self._variants.fault if self._variants else None)
 
     def why_not_ready(self) -> str | None:
         """Why a request would not be answered now, or None. Takes no lock and never waits."""
@@ -207,6 +207,8 @@ class ModelService:
                 raise late(limits) from error
             if engine:
                 engine.note(error)
+                # The device is the process's: a variant may be gone by now, and the others fail as well.
+                self._engine.note(error)
             raise refusals.model_failed(error) from error
         try:
             return json_response(200, {"outputs": outputs})

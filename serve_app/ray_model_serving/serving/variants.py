@@ -69,6 +69,8 @@ class Variants:
         self._on_loaded = on_loaded
         self._cache = VariantCache(resident_variant_bytes(model))
         self._engines: dict[str, Engine] = {}
+        self._leaving: dict[str, Engine] = {}
+        self._begun_at: dict[str, float] = {}
         self._workers: dict[str, tuple[VariantWorker, ThreadPoolExecutor]] = {}
         self._turn = asyncio.Lock()
         self._moved = asyncio.Event()
@@ -88,6 +90,12 @@ class Variants:
         finally:
             self._cache.unpin(name)
             self._unload_idle()
+
+    @property
+    def fault(self) -> str | None:
+        """Why only a new process can help, or None: also of one that should have made room and hangs."""
+        engines = (*self._engines.values(), *self._leaving.values())
+        return next((engine.fault for engine in engines if engine.fault), None)
 
     @property
     def engines(self) -> Mapping[str, Engine]:
@@ -144,7 +152,9 @@ class Variants:
         return self._engines[name]
 
     def _changed(self, name: str, engine: Engine) -> None:
-        if engine.state is State.READY:
+        if engine.state is State.LOADING:
+            self._begun_at[name] = asyncio.get_running_loop().time()
+        elif engine.state is State.READY:
             self._cache.loaded(name)
         elif engine.state is State.FAILED and not engine.fault and not self._closed_for:
             # With a fault its thread may still load; the process is on its way out.
@@ -160,7 +170,8 @@ class Variants:
 
     def _unload_idle(self) -> None:
         for name in self._cache.idle():
-            if self._engines.pop(name, None):
+            if engine := self._engines.pop(name, None):
+                self._leaving[name] = engine
                 self._later(self._make_room(name, *self._workers.pop(name)))
 
     async def _make_room(self, name: str, worker: VariantWorker, executor: ThreadPoolExecutor) -> None:
@@ -169,6 +180,7 @@ class Variants:
         await self._unload_worker(name, worker, executor)
         executor.shutdown(wait=False)
         self._cache.remove(name)
+        del self._leaving[name]
         self._move()
 
     async def _unload_worker(self, name: str, worker: VariantWorker, executor: ThreadPoolExecutor) -> None:
@@ -185,14 +197,19 @@ class Variants:
     # -- room -------------------------------------------------------------------------------------------------------
 
     def _admit(self, loop: asyncio.AbstractEventLoop, name: str, need_bytes: int) -> None:
-        """In a worker's thread: wait for room; half of the load's deadline at most, or it is a load that hangs."""
-        limit_s = self._load_deadline_s / 2
-        granted = asyncio.run_coroutine_threadsafe(self._reserve(name, need_bytes, limit_s), loop)
+        """In a worker's thread: wait for room, until half of the load's deadline is over: at its end it would count
+        as a load that hangs, and the whole replica be replaced.
+        """
+        granted = asyncio.run_coroutine_threadsafe(self._reserve(name, need_bytes), loop)
         granted.result()
 
-    async def _reserve(self, name: str, need_bytes: int, limit_s: float) -> None:
+    async def _reserve(self, name: str, need_bytes: int) -> None:
+        limit_s = self._load_deadline_s / 2
         try:
-            async with asyncio.timeout(limit_s), self._turn:  # in the order in which they came
+            async with (
+                asyncio.timeout_at(self._begun_at[name] + limit_s),
+                self._turn,
+            ):  # in the order in which they came
                 while not self._cache.reserve(name, need_bytes):
                     self._unload_idle()
                     await self._next_move()
@@ -203,7 +220,8 @@ class Variants:
             ) from error
         except TimeoutError as error:
             raise NoRoomError(
-                f"variant {name} of model {self._model.name}: {need_bytes} bytes were not free within {limit_s:g} s, "
+                f"variant {name} of model {self._model.name}: {need_bytes} bytes were not free within {limit_s:g} s "
+                f"of the load's begin, "
                 f"{self._cache.taken_bytes} of {self._cache.budget_bytes} are taken by "
                 f"{', '.join(self._cache.names_in_use())}",
                 hint="send it again later, or raise resident_gib of the model",

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -26,6 +27,7 @@ class Node:
     def __init__(self) -> None:
         self.sizes: dict[str, int] = {}
         self.held: dict[str, threading.Event] = {}
+        self.fetch_s: dict[str, float] = {}
         self.failures: dict[str, list[Exception]] = {}
         self.warm_up_failures: dict[str, list[Exception]] = {}
         self.loads: list[str] = []
@@ -51,6 +53,8 @@ class Weights:
         node.loads.append(self.name)
         if failures := node.failures.get(self.name):
             raise failures.pop()
+        if fetch_s := node.fetch_s.get(self.name):
+            time.sleep(fetch_s)
         size = node.sizes.get(self.name, 10)
         if self.admit:
             self.admit(size)
@@ -237,6 +241,7 @@ async def test_one_in_use_is_not_unloaded_and_whoever_wants_its_place_waits(make
     await bench.until(lambda: bench.users("a") == 1)
     second = bench.begin("b")
     await bench.until(lambda: "embed/b" in bench.node.loads)
+    await asyncio.sleep(0.05)  # nothing tells from outside that the other has been told to go
     third = bench.begin("a")
     await asyncio.sleep(0.01)
     assert "embed/a" in bench.node.in_memory
@@ -302,7 +307,7 @@ async def test_a_variant_that_finds_no_room_in_time_invites_the_caller_to_come_b
     response = await bench.ask("b")
     error = error_of(response)
     assert (response.status, error["permanent"], "retry-after" in response.headers) == (503, False, True)
-    assert "10 bytes were not free within 0.5 s" in error["message"]
+    assert "10 bytes were not free within 0.5 s of the load's begin" in error["message"]
     assert "taken by a" in error["message"]
     assert bench.states()["b"] == "failed"
     bench.node.held["embed/a"].set()
@@ -379,6 +384,61 @@ async def test_a_variant_whose_device_failed_makes_the_replica_unhealthy(make_be
     bench.made[0].before_predict = fail
     assert (await bench.ask("a")).status == 500
     assert "device-side assert" in str(bench.service.fault)
+
+
+async def test_a_device_that_failed_is_known_after_its_variant_made_room(make_bench: MakeBench):
+    import torch
+
+    bench = make_bench(budget=10)
+    await bench.ask("a")
+    started, go_on = threading.Event(), threading.Event()
+
+    def fail() -> None:
+        started.set()
+        assert go_on.wait(PATIENCE_S)
+        raise torch.AcceleratorError("CUDA error: device-side assert triggered")
+
+    bench.made[0].before_predict = fail
+    failing = bench.begin("a")
+    await asyncio.to_thread(started.wait, PATIENCE_S)
+    waiting = bench.begin("b")
+    await bench.until(lambda: "embed/b" in bench.node.loads)
+    go_on.set()
+    assert (await failing).status == 500
+    assert (await waiting).status == 200
+    assert bench.states()["a"] == "unloaded"
+    assert "device-side assert" in str(bench.service.fault)
+
+
+async def test_a_pass_that_hangs_in_a_variant_that_has_to_go_makes_the_replica_unhealthy(
+    make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("ray_model_serving.serving.engine.HUNG_MARGIN_S", 0.0)
+    bench = make_bench(budget=10, request_deadline_s=0.3)
+    await bench.ask("a")
+    go_on = threading.Event()
+    bench.made[0].before_predict = lambda: go_on.wait(PATIENCE_S)
+    try:
+        responses = await asyncio.gather(bench.ask("a"), bench.ask("b"))
+        assert [response.status for response in responses] == [504, 503]
+        assert bench.users("a") == 0, "its request is over, and it would make room if its thread came back"
+        await bench.until(lambda: bench.service.fault is not None)
+        assert "it hangs" in str(bench.service.fault), "or nothing would ever give its memory back"
+    finally:
+        go_on.set()
+
+
+async def test_a_long_fetch_leaves_less_time_to_wait_for_room(make_bench: MakeBench):
+    bench = make_bench(budget=10, load_deadline_s=2, request_deadline_s=30)
+    bench.node.held["embed/a"] = threading.Event()
+    first = bench.begin("a")
+    await bench.until(lambda: bench.states()["a"] == "loading")
+    bench.node.fetch_s["embed/b"] = 1.5
+    response = await bench.ask("b")
+    assert error_of(response)["permanent"] is False
+    assert bench.service.fault is None, "the time for the wait begins with the load, or the replica would be replaced"
+    bench.node.held["embed/a"].set()
+    await first
 
 
 async def test_the_end_fails_whoever_waits_for_room_and_closes_every_file(make_bench: MakeBench):
