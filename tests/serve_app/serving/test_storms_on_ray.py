@@ -63,13 +63,14 @@ def press(http: Any, route: str) -> None:
         http.post(route, json={"inputs": [1] * 64})
 
 
-def test_replicas_of_a_node_that_start_together_load_one_after_another(
-    running_serve, deploy, make_times_model, make_args, tmp_path
-):
+def test_replicas_of_a_node_that_start_together_download_once_and_load_one_after_another(
+    running_serve, deploy, make_times_model, make_args, tmp_path, bucket
+):  # UR-087
     route, model = running_serve.unique_route(), make_times_model(held=True)
+    files = {path.name: path.read_bytes() for path in model.directory.iterdir()}
     args = make_args(cache_root=str(tmp_path / "cache"), loads_at_once_per_node=1)
     counts = {"min_replicas": 3, "max_replicas": 3, "num_cpus": 0.2}
-    args["models"] = [model.settings(route, load_mode="lazy", **counts)]
+    args["models"] = [model.settings(route, load_mode="lazy", uri=bucket.put(files), **counts)]
     deploy(build(args), route)
     with running_serve.client() as http:
         assert len(http.post(f"{route}/warmup").json()["replicas"]) == 3
@@ -81,6 +82,14 @@ def test_replicas_of_a_node_that_start_together_load_one_after_another(
             assert states.count("loading") == 4 - loads, "all asked to load"
             assert model.builds() == loads, "the others wait for the node's slot"
             let_go()
+        found: list[Any] = [{"state": "loading"}]
+        for _ in range(600):
+            if {replica["state"] for replica in found} == {"ready"}:
+                break
+            time.sleep(0.05)
+            found = http.post(f"{route}/warmup").json()["replicas"]
+    from_store = sorted(replica["load"]["bytes"]["store"] for replica in found)
+    assert from_store == [0, 0, sum(map(len, files.values()))], "bytes from the store are 1.00 x the model"
 
 
 def wait_for_builds(model: Any, count: int) -> None:
