@@ -1,12 +1,13 @@
 """One set of weights: its gate, its batches and its faults, on one thread of its own."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Executor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from typing import Any, Protocol
 
+from ray_model_serving.contract.errors import ModelServingError
 from ray_model_serving.contract.settings import ModelSettings
 from ray_model_serving.serving.batching import Batcher
 from ray_model_serving.serving.gate import Gate, LoadFailedError, State
@@ -60,7 +61,7 @@ class Engine:
         self._on_loaded = on_loaded
         self._device_fault: str | None = None
         self._gate = Gate(
-            worker.load, self._warm_up, executor=executor, deadline_s=load_deadline_s, on_change=self._changed
+            self._load, self._warm_up, executor=executor, deadline_s=load_deadline_s, on_change=self._changed
         )
         self._batcher = Batcher(
             worker.predict,
@@ -150,10 +151,25 @@ class Engine:
             }
             log.error("model %s: %s", self.name, failure.message, extra=extra)
 
+    def _load(self) -> None:
+        with self._mistakes_told():
+            self._worker.load()
+
     def _warm_up(self) -> None:
-        self._worker.warm_up()
+        with self._mistakes_told():
+            self._worker.warm_up()
         if self._worker.report:
             self._on_loaded(self._worker.report)
+
+    @contextmanager
+    def _mistakes_told(self) -> Generator[None]:
+        try:
+            yield
+        except ModelServingError:
+            raise  # says what is wrong by itself
+        except Exception:
+            log.exception("model %s: its class failed during the load", self.name, extra={"model": self.name})
+            raise
 
     def _hung(self) -> str | None:
         taken_s, most_s = self._batcher.pass_s, self._limits.request_deadline_s + HUNG_MARGIN_S

@@ -386,6 +386,19 @@ async def test_a_variant_whose_device_failed_makes_the_replica_unhealthy(make_be
     assert "device-side assert" in str(bench.service.fault)
 
 
+async def test_the_traceback_of_a_class_that_fails_in_its_load_is_logged_under_the_variants_name(
+    make_bench: MakeBench, caplog: pytest.LogCaptureFixture
+):
+    caplog.set_level("ERROR", logger="ray.serve")
+    bench = make_bench()
+    bench.node.warm_up_failures["embed/a"] = [ZeroDivisionError("by nought")]
+    error = error_of(await bench.ask("a"))
+    assert "by nought" in error["message"]
+    told = [record for record in caplog.records if record.exc_info]
+    assert [record.__dict__["model"] for record in told] == ["embed/a"], "the error's hint sends its reader to the log"
+    assert "in warm_up" in caplog.text
+
+
 async def test_a_device_that_failed_is_known_after_its_variant_made_room(make_bench: MakeBench):
     import torch
 
