@@ -97,7 +97,9 @@ def _settings(path: Path) -> ServingSettings:
     try:
         found: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:
-        raise UsageError(f"--settings: {error}", hint="a YAML or JSON file with the application's settings") from error
+        reason = error.strerror if isinstance(error, OSError) else error
+        hint = "a YAML or JSON file with the application's settings"
+        raise UsageError(f"--settings: {path}: {reason}", hint=hint) from error
     if isinstance(found, dict) and "applications" in found:
         applications = cast("dict[str, Any]", found)["applications"]
         if not isinstance(applications, list) or len(cast("list[Any]", applications)) != 1:

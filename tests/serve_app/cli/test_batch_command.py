@@ -29,6 +29,7 @@ def batch(tmp_path, minilm) -> Callable[..., Any]:
         "load_deadline_s": 60,
     }
     (tmp_path / "settings.json").write_text(json.dumps(args))
+    (tmp_path / "bytes.yaml").write_bytes(b"\x9d\x9d")
     config = {"applications": [{"name": "a", "import_path": "ray_model_serving.app:build", "args": args}]}
     (tmp_path / "config.json").write_text(json.dumps(config))
     (tmp_path / "broken.json").write_text(json.dumps({**args, "models": [{**model, "uri": "http://x"}], "cache": 1}))
@@ -59,7 +60,8 @@ def test_all_that_is_wrong_with_the_options_is_told_at_once(settings, batch, tmp
         ({"input": "file:///no/such/folder"}, "holds no .parquet"),
         ({"input": "ftp://x/y"}, "must be s3://bucket/prefix or file:///path"),
         ({"output": "file:///tmp/x.parquet"}, "must be a folder"),
-        ({"settings": "missing.json"}, "--settings: "),
+        ({"settings": "missing.json"}, "missing.json: No such file or directory"),
+        ({"settings": "bytes.yaml"}, "bytes.yaml: 'utf-8' codec can't decode"),
         ({"settings": "in/a.jsonl"}, "unknown key"),
         ({"on_bad_row": "ignore"}, "--on-bad-row"),
         ({"concurrency": "0"}, "--concurrency"),
