@@ -15,8 +15,10 @@ from benchmarks.children import drop_page_cache, touch_memory
 from benchmarks.fetching import CHECKS, NAMES, Bench, check_digest, prepared
 
 CASES = ("ours", "ours told", "rclone", "obstore", "s5cmd", "boto3", "s3torchconnector", "runai", "s3fs")
-# Columns without a cap run for these only, or a run would take too long; --full runs all of it.
+# Columns without a cap run for these only, and those of several shards in fewer rounds, or a run would take too long;
+# --full runs all of it.
 _FEW = ("ours", "rclone", "obstore", "boto3")
+_SHARDED_ROUNDS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,13 +28,14 @@ class Column:
     size: str
     capped: bool
     cases: tuple[str, ...]
+    rounds: int
 
     @property
     def title(self) -> str:
         return f"{self.size.replace('x', ' x ')} MiB, {'capped' if self.capped else 'no cap'}"
 
 
-def columns(sizes: str, cases: list[str], full: bool) -> list[Column]:
+def columns(sizes: str, rounds: int, cases: list[str], full: bool) -> list[Column]:
     """``64,1024,1024/uncapped`` to columns."""
     made: list[Column] = []
     for text in sizes.split(","):
@@ -45,6 +48,7 @@ def columns(sizes: str, cases: list[str], full: bool) -> list[Column]:
                 size=size,
                 capped=not kind,
                 cases=tuple(case for case in cases if not few or case in _FEW),
+                rounds=min(rounds, _SHARDED_ROUNDS) if "x" in size and not full else rounds,
             )
         )
     return made
@@ -67,11 +71,11 @@ def measure(bench: Bench, column: Column, case: str) -> dict[str, Any]:
 def run(arguments: argparse.Namespace) -> str:
     """The section of the report."""
     cases = measuring.selected(CASES, arguments.cases)
-    wanted = columns(arguments.sizes, cases, arguments.full)
+    wanted = columns(arguments.sizes, arguments.rounds, cases, arguments.full)
     with prepared([column.size for column in wanted], arguments.directory) as bench:
         found: dict[str, measuring.Rounds[dict[str, Any]]] = {
             column.title: measuring.interleave(
-                column.cases, arguments.rounds, lambda case, column=column: measure(bench, column, case), column.title
+                column.cases, column.rounds, lambda case, column=column: measure(bench, column, case), column.title
             )
             for column in wanted
         }
@@ -119,7 +123,7 @@ def options() -> argparse.ArgumentParser:
         default="64,1024,1024/uncapped,4x1024",
         help="MiB, or shards x MiB; /uncapped for no cap (default %(default)s)",
     )
-    parser.add_argument("--full", action="store_true", help="all clients in every column")
+    parser.add_argument("--full", action="store_true", help="all clients and rounds in every column")
     parser.add_argument("--directory", type=Path, help="where clients write (default: the temporary directory)")
     return parser
 

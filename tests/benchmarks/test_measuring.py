@@ -72,14 +72,15 @@ def test_sizes_are_mib_or_shards_of_mib() -> None:
 
 
 def test_columns_say_size_cap_and_who_runs() -> None:
-    first, second, sharded = columns("64,64/uncapped,2x64", ["ours", "s3fs"], full=False)
-    all_of_them = columns("2x64/uncapped", ["ours", "s3fs"], full=True)[0]
+    first, second, sharded = columns("64,64/uncapped,2x64", 5, ["ours", "s3fs"], full=False)
+    all_of_them = columns("2x64/uncapped", 5, ["ours", "s3fs"], full=True)[0]
 
     assert (first.capped, second.capped) == (True, False)
     assert first.cases == ("ours", "s3fs")
     assert (second.cases, sharded.cases, all_of_them.cases) == (("ours",), ("ours", "s3fs"), ("ours", "s3fs"))
+    assert (first.rounds, sharded.rounds, all_of_them.rounds) == (5, 3, 5)
     with pytest.raises(SystemExit, match="uncapped"):
-        columns("64/fast", ["ours"], full=False)
+        columns("64/fast", 5, ["ours"], full=False)
 
 
 def test_bytes_sent_twice_are_those_beyond_one_model() -> None:
