@@ -1,8 +1,9 @@
 """A new snapshot under load: four replicas answer less than half of what they could, and the model is deployed again.
 
-The settings change in the model's URI only. A replica of plain Serve downloads by boto3 and loads by torch in its
-``__init__``, with Serve's defaults for a rolling update. A forward pass sleeps 0.1 s and answers with its version, so
-that the last answer of the old one and the first of the new one show. Capacity is sampled four times a second.
+The settings change in the model's URI only. Ours has ``surge`` set, which starts a replica before an old one stops. A
+replica of plain Serve downloads by boto3 and loads by torch in its ``__init__``, with Serve's defaults for a rolling
+update. A forward pass sleeps 0.1 s and answers with its version, so that the last answer of the old one and the first
+of the new one show. Capacity is sampled four times a second.
 """
 
 import argparse
@@ -71,7 +72,7 @@ def deployment(case: str, version: str, stage: Stage) -> dict[str, Any]:
     if case == "ours":
         given = {
             "uri": f"s3://{BUCKET}/{version}/", "cache_root": str(stage.work / "cache"), "mib": stage.mib,
-            "min_replicas": REPLICAS, "max_replicas": REPLICAS,
+            "min_replicas": REPLICAS, "max_replicas": REPLICAS, "surge": True,
         }  # fmt: skip
         return {"factory": "benchmarks.serving_models:ours", "arguments": given}
     given = {

@@ -161,6 +161,8 @@ class ModelSpec(TypedDict):
     """replicas at rest"""
     max_replicas: NotRequired[int]
     """most replicas"""
+    surge: NotRequired[bool]
+    """whether a new version starts a replica before an old one stops; needs room for one more"""
     limits: NotRequired[LimitsSpec]
     """bounds of one replica"""
     autoscaling: NotRequired[AutoscalingSpec]

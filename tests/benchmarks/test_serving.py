@@ -159,6 +159,7 @@ def test_every_serving_benchmark_explains_itself(module: str) -> None:
     assert "--rounds" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_host_serves_ours_and_plain_and_leaves_nothing_behind(tmp_path: Path) -> None:
     """UR-031: its Ray has its own token and home directory."""
     model = tmp_path / "model"

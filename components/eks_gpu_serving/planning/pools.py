@@ -3,12 +3,14 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from eks_gpu_serving.planning.capacity import PoolPlan
 from eks_gpu_serving.planning.instances import instance_types
 from eks_gpu_serving.planning.refusals import check_cache, check_devices, check_gpus, check_guard, check_pod, check_room
 from eks_gpu_serving.planning.shapes import PodShape, pod_shape, pods_for, replicas_per_pod
 from eks_gpu_serving.settings import NodeGroupSettings, Upgrade
+from ray_model_serving.contract.deployments import most_replicas
 from ray_model_serving.contract.memory import GIB, actor_memory_bytes, needed_pod_bytes, split_pod
 from ray_model_serving.contract.problems import Problems
 from ray_model_serving.contract.settings import Device, ModelSettings
@@ -44,7 +46,7 @@ def plan_pool(
         return None  # what follows would divide a node by replicas that it can't hold
     actors_bytes, mapped_bytes, cpus = _worst_pod(models, shape, around)
     check_pod(group, instance, shape, needed_pod_bytes(actors_bytes, mapped_bytes), cpus, path, problems)
-    min_pods, max_pods = (pods_for(models, shape, bound) for bound in ("min_replicas", "max_replicas"))
+    min_pods, max_pods = (pods_for(models, shape, replicas) for replicas in (attrgetter("min_replicas"), most_replicas))
     check_room(group, models, shape, max_pods, around.clusters, path, problems)
     limit_bytes = shape.share_bytes if group.pod_memory_gib is None else math.floor(group.pod_memory_gib * GIB)
     if len(problems.found) > before:

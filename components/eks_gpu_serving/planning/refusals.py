@@ -7,6 +7,7 @@ from eks_gpu_serving.planning.instances import InstanceType, instance_types
 from eks_gpu_serving.planning.models import converted_bytes, downloads
 from eks_gpu_serving.planning.shapes import PodShape
 from eks_gpu_serving.settings import NodeGroupSettings
+from ray_model_serving.contract.deployments import most_replicas
 from ray_model_serving.contract.memory import (
     CUDA_CONTEXT_BYTES,
     GIB,
@@ -146,7 +147,11 @@ def check_room(
     if needed <= room:
         return
     pods = f"{max_pods} worker pod{'s' if max_pods > 1 else ''} of {shape.gpus_per_pod} GPU"
-    detail = ", ".join(f"{m.name} {m.max_replicas} x {m.num_gpus:g} GPU" for m in models)
+    detail = ", ".join(
+        f"{m.name} {m.max_replicas}{f' and {most_replicas(m) - m.max_replicas} of its surge' if m.surge else ''} x "
+        f"{m.num_gpus:g} GPU"
+        for m in models
+    )
     upgrade = f", an upgrade runs two clusters and needs {needed}" if clusters > 1 else ""
     otherwise = ", lower max_replicas or write ray.upgrade none" if clusters > 1 else " or lower max_replicas"
     problems.add(

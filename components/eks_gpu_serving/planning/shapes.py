@@ -1,7 +1,7 @@
 """How a node of a pool is cut into worker pods."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from eks_gpu_serving.planning.instances import InstanceType
@@ -46,15 +46,15 @@ def replicas_per_pod(model: ModelSettings, shape: PodShape) -> int:
     return shape.gpus_per_pod // int(model.num_gpus)
 
 
-def pods_for(models: Sequence[ModelSettings], shape: PodShape, bound: str) -> int:
+def pods_for(models: Sequence[ModelSettings], shape: PodShape, replicas: Callable[[ModelSettings], int]) -> int:
     """Pods with which all replicas run, wherever Ray places each of them.
 
-    ``bound`` is ``min_replicas`` or ``max_replicas``. All GPU models have one size, so a pod is so many equal places.
+    ``replicas`` says how many of a model. All GPU models have one size, so a pod is so many equal places.
     A pod has room for one replica of each CPU model besides; two of one may take the memory of a GPU replica, so that
     every second one counts for a pod that is lost to GPU replicas.
     """
     gpu_models = [model for model in models if model.device is Device.CUDA]
-    on_gpus = sum(getattr(model, bound) for model in gpu_models)
-    on_cpus = sum(getattr(model, bound) for model in models if model.device is Device.CPU)
+    on_gpus = sum(replicas(model) for model in gpu_models)
+    on_cpus = sum(replicas(model) for model in models if model.device is Device.CPU)
     gpu_pods = math.ceil(on_gpus / min(replicas_per_pod(model, shape) for model in gpu_models)) if gpu_models else 0
     return max(gpu_pods + on_cpus // 2 if gpu_models else 0, on_cpus)

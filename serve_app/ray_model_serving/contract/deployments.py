@@ -1,5 +1,6 @@
 """A model's Ray Serve deployment options: used by the application builder and shown in ``serveConfigV2`` alike."""
 
+import math
 from collections.abc import Sequence
 
 from ray_model_serving.contract.memory import actor_memory_bytes, ingress_memory_bytes, ingress_requests
@@ -14,8 +15,15 @@ INGRESS_NAME = "Ingress"
 # The ingress only passes bytes on. Above 0, since an actor without CPUs could be placed on the head.
 INGRESS_CPUS = 0.25
 AUTOSCALING_POLICY = "ray_model_serving.serving.autoscaling:HoldWhileStarting"
+# Rounded up to whole replicas by Serve: one in a hundred.
+SURGE_PERCENT = 1
 # One JSON object a line, with the fields of serving.logs; for the replica's log file, Serve's stderr stays text.
 LOGGING = {"encoding": "JSON"}
+
+
+def most_replicas(model: ModelSettings) -> int:
+    """What runs at once: ``max_replicas``, and in a roll-out with ``surge`` those that come before others go."""
+    return model.max_replicas + (math.ceil(model.max_replicas * SURGE_PERCENT / 100) if model.surge else 0)
 
 
 def deployment_options(model: ModelSettings) -> dict[str, object]:
@@ -30,6 +38,8 @@ def deployment_options(model: ModelSettings) -> dict[str, object]:
         "max_ongoing_requests": limits.max_ongoing_requests + limits.max_queued_requests + STATUS_PLACES,
         "max_queued_requests": limits.max_queued_requests,
         "graceful_shutdown_timeout_s": limits.request_deadline_s + DRAIN_MARGIN_S,
+        # 0: an old replica stops first. Else Serve waits for room, for as long as it takes, with the old ones at work.
+        "max_surge_percent": SURGE_PERCENT if model.surge else 0,
         "ray_actor_options": actor_options,
         "logging_config": dict(LOGGING),
         "autoscaling_config": {

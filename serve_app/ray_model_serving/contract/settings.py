@@ -193,6 +193,9 @@ class ModelDescription:
     )
     min_replicas: int = setting(1, doc="replicas at rest", minimum=0, maximum=1000)
     max_replicas: int = setting(1, doc="most replicas", minimum=1, maximum=1000)
+    surge: bool = setting(
+        False, doc="whether a new version starts a replica before an old one stops; needs room for one more"
+    )
     limits: Limits = setting(Limits, doc="bounds of one replica")
     autoscaling: Autoscaling = setting(Autoscaling, doc="how Serve moves between the replica bounds")
 

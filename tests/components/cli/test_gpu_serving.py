@@ -172,7 +172,7 @@ def test_the_exit_code_is_the_same_with_and_without_json(project, capsys, extra,
 
 def test_ctrl_c_during_the_start_ends_without_a_stack_trace(tmp_path) -> None:
     # In place of a slow import: a module that the command needs interrupts its own process.
-    (tmp_path / "typer.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    (tmp_path / "typer.py").write_text("import signal\nsignal.raise_signal(signal.SIGINT)\n")
     code = "from eks_gpu_serving.cli.entry import main; main()"
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=60)

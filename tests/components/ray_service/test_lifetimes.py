@@ -106,6 +106,18 @@ def test_a_surge_without_spare_gpus_is_refused_and_the_other_mode_says_what_it_c
     assert not any("With ray.upgrade none" in note for note in plan(StackSettings.from_mapping(surge)).notes)
 
 
+def test_a_roll_out_that_starts_a_replica_first_needs_room_for_it(small_stack: Any) -> None:  # UR-025
+    model = {"min_replicas": 2, "max_replicas": 2, "surge": True}
+    with pytest.raises(SettingsError) as refused:
+        plan(StackSettings.from_mapping(small_stack(pool={"max_nodes": 2}, model=model, ray={"upgrade": "none"})))
+    assert "2 and 1 of its surge x 1 GPU" in str(refused.value), (
+        "it would wait for ever for the GPU that an old one has"
+    )
+    assert "write max_nodes 3" in str(refused.value)
+    fits = plan(StackSettings.from_mapping(small_stack(pool={"max_nodes": 3}, model=model, ray={"upgrade": "none"})))
+    assert (fits.pools[0].min_pods, fits.pools[0].max_pods) == (2, 3)
+
+
 def test_the_head_is_large_by_default_and_a_smaller_one_is_written_and_warned_of(small_stack: Any) -> None:  # UR-006
     default = plan(StackSettings.from_mapping(small_stack()))
     assert default.head.memory_bytes >= 8 * 1024**3

@@ -151,6 +151,7 @@ TABLE: dict[tuple[type, str], tuple[Any, Callable[[Graph], Any], Any]] = {
     (StackModel, "num_cpus"): (2, lambda g: deployment(g)["ray_actor_options"]["num_cpus"], 2),
     (StackModel, "num_gpus"): (0.5, lambda g: deployment(g)["ray_actor_options"]["num_gpus"], 0.5),
     (StackModel, "min_replicas"): (2, lambda g: deployment(g)["autoscaling_config"]["min_replicas"], 2),
+    (StackModel, "surge"): (True, lambda g: deployment(g)["max_surge_percent"], 1),
     (StackModel, "max_replicas"): (3, lambda g: ray(g)["workerGroupSpecs"][0]["maxReplicas"], 3),
     (Limits, "max_ongoing_requests"): (5, lambda g: model(g)["limits"]["max_ongoing_requests"], 5),
     (Limits, "max_queued_requests"): (5, lambda g: deployment(g)["max_queued_requests"], 5),

@@ -43,11 +43,11 @@ def test_usage_errors_are_documents_too(arguments: list[str]):
 
 
 _SIGNAL_WHILE_IMPORTING = """
-import os, signal, sys
+import signal, sys
 class Finder:
     def find_spec(self, name, path=None, target=None):
         if name == "typer":
-            os.kill(os.getpid(), signal.{name})
+            signal.raise_signal(signal.{name})
 sys.meta_path.insert(0, Finder())
 from ray_model_serving.cli import main
 main()
